@@ -9,8 +9,6 @@ from benchmarks.result import Report, Row
 from yarn_accel.testbed import UpOptions
 from yarn_accel.testbed.docker_nodes import check_engine
 
-__all__ = ["compared", "require", "run"]
-
 _BASE, _OTHER = "netns", "docker"
 
 

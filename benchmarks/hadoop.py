@@ -22,8 +22,6 @@ from yarn_accel.testbed import Cluster, ClusterStatus, UpOptions, take_down
 from yarn_accel.testbed.class_archives import ensure_archive
 from yarn_accel.testbed.maven import ensure_hadoop
 
-__all__ = ["run"]
-
 NAME = "bench-hadoop"
 N_MAPPERS = 8
 MIB = 1024 * 1024

@@ -18,8 +18,6 @@ from yarn_accel.adapters.hdfs import Store
 from yarn_accel.hadoop.site import SiteSettings
 from yarn_accel.testbed import Cluster, UpOptions, take_down
 
-__all__ = ["run"]
-
 NAME = "bench-images"
 
 

@@ -21,8 +21,6 @@ from yarn_accel.errors import JobError
 from yarn_accel.hadoop.site import SiteSettings
 from yarn_accel.testbed import Cluster, UpOptions, take_down
 
-__all__ = ["run"]
-
 NAME = "bench-namenode"
 N_TASKS = 2
 #: For so long the NameNode may show figures that it read before.

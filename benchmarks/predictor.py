@@ -22,8 +22,6 @@ from torque_sched.policies.predict.estimate import Estimate, Predictor
 from torque_sched.policies.predict.fingerprint import Fingerprint
 from torque_sched.policies.predict.registry import PREDICTORS
 
-__all__ = ["TARGETS", "Score", "fingerprint", "replay", "rows", "run"]
-
 WARM_UP = 2000
 LEAST = 100
 """Jobs that must be left to score."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-__all__ = ["BENCHMARKS", "NEEDS", "RECORDINGS", "RESUMABLE", "SUBJECTS", "TAKES_MODE", "Recording", "load"]
-
 BENCHMARKS: dict[str, str] = {
     "backfill": "backfilling on logs against referee schedules, and its times (--log FILE: a full log)",
     "binding_scale": "the master with 10,000 nodes in 250 racks, simulated: CPU, time per event, moves",

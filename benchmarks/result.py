@@ -17,19 +17,6 @@ from typing import Any
 
 from yarn_accel.adapters.local_files import write_atomic
 
-__all__ = [
-    "Benchmark",
-    "Report",
-    "Row",
-    "current_commit",
-    "earlier_wall_s",
-    "machine_facts",
-    "measured",
-    "not_measured",
-    "observed",
-    "ratio",
-]
-
 _ROOT = Path(__file__).resolve().parent.parent
 _JUDGED = {"<=": lambda value, bound: value <= bound, ">=": lambda value, bound: value >= bound}
 

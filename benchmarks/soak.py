@@ -31,8 +31,6 @@ from yarn_accel.errors import JobError
 from yarn_accel.testbed.processes import memory_of
 from yarn_accel.wire.credential import issue
 
-__all__ = ["Series", "draw", "growth", "is_flat", "run"]
-
 _ROOT = Path(__file__).resolve().parent.parent
 _MIB = 1024 * 1024
 _POOL_BYTES = 512 * _MIB

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from yarn_accel.client.binding import Endpoint
-from yarn_accel.client.client import Call, Client, Reply, Tensor
+from yarn_accel.client.calls import Call, Reply, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.errors import AccelError
 from yarn_accel.wire import ClientConnection, Request, TensorSpec
 from yarn_accel.wire.credential import Credential, issue
-
-__all__ = ["TENANTS", "Crowd", "Pace"]
 
 #: Tenant and its weight.
 TENANTS = {"alice": 1.0, "bob": 2.0, "carol": 4.0}

@@ -19,8 +19,6 @@ from rich.table import Table
 from benchmarks.registry import NEEDS, RECORDINGS, SUBJECTS
 from yarn_accel.errors import ConfigError
 
-__all__ = ["Verdict", "shown", "verdict_of", "verdicts"]
-
 _UNCOMMITTED = "+uncommitted"
 
 

@@ -16,8 +16,6 @@ from benchmarks.gpu.table import gpu_table
 from benchmarks.hdas_live.table import live_table
 from benchmarks.mps_live.table import mps_live_table
 
-__all__ = ["TABLES", "Documents", "main", "rewritten"]
-
 _ROOT = Path(__file__).resolve().parent.parent
 _PAGE = _ROOT / "docs" / "benchmarks.md"
 _RESULTS = _ROOT / "benchmarks" / "results"

@@ -16,10 +16,8 @@ from pathlib import Path
 
 from benchmarks.result import Report, Row, measured, observed
 from tests.integration.worker.task_master import TaskMaster, start_worker
+from yarn_accel.core.tasks.attempt_orders import AttemptId, AttemptOrder, FunctionCall, attempt_id
 from yarn_accel.core.tasks.values import AppId, Form, FormDemand, TaskId
-from yarn_accel.core.tasks.worker_messages import AttemptId, AttemptOrder, FunctionCall, attempt_id
-
-__all__ = ["run", "stamps"]
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "w1"

@@ -29,8 +29,6 @@ from torque_sched.daemon.comments import CommentPlan
 from torque_sched.daemon.cycle import comment_of_start
 from torque_sched.emulation import EmulatedTorque
 
-__all__ = ["SECTIONS", "is_readable", "run"]
-
 _SHAPE = "990xnp=8,physmem=64gb+10xnp=8,gpus=4,has_nvml,physmem=128gb"
 _N_STUB = 400
 

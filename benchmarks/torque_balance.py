@@ -37,8 +37,6 @@ from torque_sched.policies.registry import new_placement
 from torque_sched.policies.rules import NodeRules, Rates
 from torque_sched.policies.settings import Settings
 
-__all__ = ["KINDS", "POLICIES", "Policy", "profiled_kinds", "run", "simulate", "with_profiles"]
-
 _NOISE = 0.3
 _EVERY_S = (40.0, 18.0, 14.0)
 _N_JOBS = 200

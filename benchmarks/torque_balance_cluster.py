@@ -39,8 +39,6 @@ from torque_sched.policies.predict.fingerprint import Fingerprint
 from torque_sched.policies.predict.registry import new_predictor
 from torque_sched.policies.settings import Settings
 
-__all__ = ["GIB", "MACHINES", "Cluster", "History", "Kind", "Machine", "Task", "Trace", "tasks_of"]
-
 GIB = 1024.0**3
 _QUEUE = QueueName("batch")
 

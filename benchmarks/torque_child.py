@@ -19,8 +19,6 @@ from torque_sched.policies.context import Context
 from torque_sched.policies.decide import decide
 from torque_sched.policies.settings import Settings
 
-__all__ = ["main"]
-
 
 def main(what: str, rounds: int) -> dict[str, Any]:
     """Figures of ``cycle``: seconds with and without unchanged jobs, and the peak of memory in bytes."""

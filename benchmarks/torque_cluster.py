@@ -25,19 +25,6 @@ from torque_sched.core.model import JobId
 from torque_sched.emulation import EmulatedTorque
 from torque_sched.parse.qrun import RunKind
 
-__all__ = [
-    "AT_ONCE",
-    "ROOT",
-    "Daemon",
-    "Say",
-    "cluster",
-    "cycles",
-    "free_port",
-    "log_of",
-    "requests",
-    "start_all",
-]
-
 ROOT = Path(__file__).resolve().parent.parent
 AT_ONCE = 4
 """Starts under way, as the daemon has it."""

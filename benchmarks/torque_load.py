@@ -24,8 +24,6 @@ from benchmarks.torque_cluster import ROOT, Say, cycles, free_port
 from torque_sched.daemon.config import Config
 from torque_sched.emulation import EmulatedTorque, Fault
 
-__all__ = ["ATTRIBUTE_S", "run", "seconds_looked", "within"]
-
 ATTRIBUTE_S = 0.5e-6
 """A look at 1,000 jobs cost a real server 14.5 ms of CPU, so 14.5 us for a job of some 30 attributes."""
 _ATTRIBUTES = 30

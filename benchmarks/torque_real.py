@@ -27,8 +27,6 @@ from tests.fixtures.torque_site import (
     torque_up,
 )
 
-__all__ = ["SECTIONS", "run"]
-
 Say = Callable[[str], None]
 _WIDE = "".join(f"node{number} np=100\n" for number in range(1, 5))
 _N_STARTS = 300

@@ -39,8 +39,6 @@ from torque_sched.adapters.pbs import Pbs, TorqueServer
 from torque_sched.core.model import JobId
 from torque_sched.emulation import EmulatedTorque
 
-__all__ = ["BURST_AGAINST", "Burst", "burst", "journal_lines", "transport"]
-
 BURST_AGAINST = "BURST_AGAINST"
 """Variable: the folder of another checkout with its `.venv`, whose daemon is measured in turn with ours."""
 

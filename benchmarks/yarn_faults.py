@@ -24,8 +24,6 @@ from tests.fixtures.yarn_site.faults import ANSWER, DETECTED, FAULTS, PUBLISHED,
 from tests.fixtures.yarn_site.job import Batch, Compared, Result, compare
 from tests.fixtures.yarn_site.performing import Performed, perform, why_not
 
-__all__ = ["SECTIONS", "run"]
-
 SECTIONS = tuple(FAULTS)
 Say = Callable[[str], None]
 #: Masters are killed more often here than a site allows, but not so quickly.

@@ -18,8 +18,6 @@ from benchmarks.result import Report, Row, measured, observed
 from tests.fixtures.yarn_site import Site, SiteOptions, site_up
 from yarn_accel.errors import JobError
 
-__all__ = ["run"]
-
 NAME = "bench-master"
 Say = Callable[[str], None]
 _HEARTBEAT_S = 0.2

@@ -9,8 +9,6 @@ from jobs.factorize.cli import factorize
 from jobs.images.cli import images
 from jobs.lu_blocks.cli import lu_blocks
 
-__all__ = ["root"]
-
 
 @click.group(invoke_without_command=True)
 @click.pass_context

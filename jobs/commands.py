@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from yarn_accel.errors import AccelError, ConfigError, JobError, StartupError
 
-__all__ = ["run_command", "start_command"]
-
 Report = Callable[[str], None]
 _ERROR = "yarn-accel: "
 

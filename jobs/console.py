@@ -9,8 +9,6 @@ from types import TracebackType
 from rich.console import Console
 from rich.status import Status
 
-__all__ = ["Progress", "results_console"]
-
 
 def results_console() -> Console:
     """Standard output for results; wide enough for tables when it is no terminal."""

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from yarn_accel.streaming import issue_job_credential
 
-__all__ = ["token_file"]
-
 
 @contextlib.contextmanager
 def token_file(master_secret_file: Path, lifetime_s: float, scratch: Path | None = None) -> Iterator[Path]:

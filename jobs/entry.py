@@ -15,8 +15,6 @@ from jobs.verbs import TaskContext, parse_verb, run_verb
 from yarn_accel.client import Accelerator, CurrentAttempt, Reporter, TaskFiles, connect
 from yarn_accel.errors import AccelError
 
-__all__ = ["main"]
-
 
 def main(
     argv: Sequence[str],

@@ -10,8 +10,6 @@ import click
 
 from jobs.runners.registry import RUNNERS, RunnerOptions
 
-__all__ = ["RENAMED_RUNNERS", "runner_options", "with_runner_options"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 RENAMED_RUNNERS = {"inprocess": "inline", "pipe": "local", "cluster": "hadoop"}

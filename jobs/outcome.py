@@ -10,8 +10,6 @@ from typing import Generic, TypeVar
 from jobs.runners.step import TaskRecord
 from yarn_accel.errors import JobError
 
-__all__ = ["Outcome", "RejectedRecord", "write_table"]
-
 ResultT = TypeVar("ResultT")
 
 

@@ -32,8 +32,6 @@ from yarn_accel.client import (
 )
 from yarn_accel.errors import AccelError, ConfigError, StartupError
 
-__all__ = ["CENTROIDS_FILE", "VERBS", "TaskContext", "parse_verb", "run_verb"]
-
 CENTROIDS_FILE = "centroids.tsv"
 """Travels with every round of K-means."""
 

@@ -12,8 +12,6 @@ from pathlib import Path
 import jobs
 from yarn_accel.streaming import client_sources, find_sources, write_archive
 
-__all__ = ["ARCHIVE_NAME", "build_zipapp", "sources"]
-
 ARCHIVE_NAME = "accel-job.pyz"
 
 _CONTENT = (

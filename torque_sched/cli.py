@@ -15,8 +15,6 @@ import click
 
 from torque_sched import __version__
 
-__all__ = ["COMMANDS", "main"]
-
 #: Every command with its line in the list: the first sentence of its own help.
 COMMANDS: Mapping[str, str] = {
     "check-config": "Print the settings in effect: our own file, and what pbs_sched's own files say.",

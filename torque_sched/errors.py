@@ -23,26 +23,6 @@
 ``transient`` says whether trying the same thing again later may work.
 """
 
-__all__ = [
-    "AnswerLostError",
-    "BatchError",
-    "CommandError",
-    "ConfigError",
-    "DocumentError",
-    "ForeignProtocolError",
-    "ModelError",
-    "NoSpaceError",
-    "ParseError",
-    "ProtocolError",
-    "RecordError",
-    "ServerConnectionError",
-    "SnapshotError",
-    "StartupError",
-    "TorqueSchedError",
-    "UnitError",
-    "UnknownRequestError",
-]
-
 
 class TorqueSchedError(Exception):
     """Base of all errors of this package.

@@ -10,8 +10,6 @@ from importlib import metadata
 
 from torque_sched.errors import StartupError
 
-__all__ = ["install_command", "missing_package"]
-
 DISTRIBUTION = "cluster-accel"
 #: Of several extras that bring a package, this one is named.
 PREFERRED = "torque"

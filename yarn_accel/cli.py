@@ -16,8 +16,6 @@ import click
 from yarn_accel import __version__
 from yarn_accel.extras import errors_as_lines
 
-__all__ = ["COMMANDS", "DAG_COMMANDS", "TASKS_COMMANDS", "LazyCommand", "dag", "main", "root", "tasks"]
-
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:

@@ -23,22 +23,6 @@ Python 3.8: mappers import it.
 
 from typing import Any, Optional, Tuple
 
-__all__ = [
-    "UNKNOWN_STORAGE",
-    "AccelError",
-    "AuthenticationError",
-    "ClusterError",
-    "ConfigError",
-    "JobError",
-    "LocalProtocolError",
-    "ProtocolError",
-    "RejectedError",
-    "RemoteProtocolError",
-    "StartupError",
-    "StorageError",
-    "UnavailableError",
-]
-
 #: Code of a `StorageError`: the settings of this machine do not say where a URI leads.
 UNKNOWN_STORAGE = "unknown-storage"
 

@@ -14,8 +14,6 @@ from importlib.util import find_spec
 
 from yarn_accel.errors import AccelError, StartupError
 
-__all__ = ["errors_as_lines", "install_command", "missing_package", "require"]
-
 DISTRIBUTION = "cluster-accel"
 #: Of several extras that bring a package, these are named first.
 PREFERRED = ("yarn", "bench")

@@ -26,20 +26,6 @@ from typing import Protocol, Union
 from yarn_accel.errors import StorageError
 from yarn_accel.uris import literal_hint, shown
 
-__all__ = [
-    "Buffer",
-    "LocalAppender",
-    "LocalFile",
-    "LocalFiles",
-    "WritableFiles",
-    "check_replaceable",
-    "file_error",
-    "pieces",
-    "temporary_name",
-    "unfinished_name",
-    "write_whole",
-]
-
 Buffer = Union[bytes, bytearray, memoryview]
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

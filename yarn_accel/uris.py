@@ -20,22 +20,6 @@ from typing import NamedTuple
 
 from yarn_accel.errors import RejectedError, StorageError
 
-__all__ = [
-    "ANY_HDFS",
-    "NAMENODE_PORT",
-    "FileUri",
-    "authority_of",
-    "file_uri",
-    "is_uri",
-    "literal_hint",
-    "normalised",
-    "normalised_prefix",
-    "shown",
-    "split_authority",
-    "split_member",
-    "split_uri",
-]
-
 #: Every name service, as a prefix of rights.
 ANY_HDFS = "hdfs://*"
 _SCHEMES = ("hdfs", "file")

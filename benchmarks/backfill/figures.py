@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["FIRST_1000", "FULL", "Case", "Published"]
-
 
 class Case(NamedTuple):
     """What was simulated."""

@@ -12,8 +12,6 @@ from typing import Any
 from benchmarks.result import Report, Row, measured, observed
 from torque_sched.core.availability import Availability
 
-__all__ = ["draw", "rows"]
-
 _LENGTHS = (1_000, 3_000, 10_000, 30_000, 100_000)
 _CAPACITY = 256
 _SPAN_S = 1e7

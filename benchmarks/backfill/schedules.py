@@ -18,8 +18,6 @@ from torque_sched.sim.experiment import Plan, checked, run
 from torque_sched.sim.results import Result
 from torque_sched.sim.workload import Choice, read_trace
 
-__all__ = ["TRACES", "estimates_rows", "first_rows", "log_rows", "referee_rows", "robust_rows", "simulated"]
-
 Say = Callable[[str], None]
 TRACES = Path(__file__).resolve().parent.parent / "traces"
 _GOAL_S = {Case("fcfs", "user"): 2, Case("easy", "user"): 2, Case("conservative", "user"): 15}

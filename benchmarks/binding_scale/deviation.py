@@ -15,8 +15,6 @@ from yarn_accel.core.binding import (
     WeightedBinding,
 )
 
-__all__ = ["Deviation", "deviation", "misplaced"]
-
 
 def misplaced(sizes: Sequence[int]) -> int:
     """How many NNodes of a rack would have to move for its stacks to differ by at most one.

@@ -17,8 +17,6 @@ from yarn_accel.master.statistics import AgentStatistics
 from yarn_accel.master.status_documents import StatusDocuments
 from yarn_accel.master.tracking_page import as_json
 
-__all__ = ["page_rows"]
-
 _N_LOOKS = 7
 _N_BEATS = 5
 

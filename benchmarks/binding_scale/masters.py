@@ -25,8 +25,6 @@ from yarn_accel.core.binding import (
     make,
 )
 
-__all__ = ["ApplicationMaster", "PolicyMaster", "added"]
-
 _GRANT_S, _START_S = 0.2, 0.3
 _ROLES = (
     ContainerRole("server", NodeSelector.ACCELERATOR, RoleResource(1024), priority=10, is_server=True),

@@ -8,20 +8,6 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-__all__ = [
-    "CALM_S",
-    "REPORT_S",
-    "SILENCE_S",
-    "WARM_UP_S",
-    "Later",
-    "Master",
-    "Node",
-    "Timed",
-    "World",
-    "cluster",
-    "simulate",
-]
-
 #: Heartbeats come in so many groups per second, so that SimPy has fewer timeouts to handle.
 _N_PHASES = 100
 _HEARTBEAT_S = 1.0

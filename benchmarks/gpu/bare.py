@@ -13,8 +13,6 @@ from typing import Any
 
 from yarn_accel.operations.cuda_streams import addresses, cupy_module, library
 
-__all__ = ["Bare", "pinned"]
-
 Array = Any
 
 

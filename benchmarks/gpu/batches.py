@@ -17,8 +17,6 @@ from benchmarks.result import Row, measured, ratio
 from yarn_accel.client.calls import Tensor
 from yarn_accel.client.client import Client
 
-__all__ = ["batch_rows"]
-
 _PACK, _WINDOW = 64, 4
 _BYTES_A_ROUND = 200_000_000
 _MOST, _MOST_QUICK = 4096, 128

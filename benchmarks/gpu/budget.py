@@ -9,8 +9,6 @@ from contextlib import contextmanager
 
 from benchmarks.result import Row, not_measured
 
-__all__ = ["SHARES", "Budget", "SectionOverError", "ended_after"]
-
 SHARES = {
     "operations": 0.12,
     "factorizations": 0.3,

@@ -18,8 +18,6 @@ from yarn_accel.operations import get
 from yarn_accel.operations.cuda_streams import SMALL_ORDER
 from yarn_accel.operations.residual import LIMIT
 
-__all__ = ["Case", "Judgement", "cases", "judged"]
-
 Array = Any
 _RATIO = "LAPACK's ratio"
 _FACTORIZATIONS = ("lu", "qr", "cholesky", "svd", "eigh")

@@ -20,8 +20,6 @@ from benchmarks.pipeline.stages import MB
 from benchmarks.result import Row, observed
 from yarn_accel.client.calls import Tensor
 
-__all__ = ["overlap_rows"]
-
 _WINDOW = 8
 
 

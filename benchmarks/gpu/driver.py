@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from yarn_accel.errors import AccelError
 from yarn_accel.operations.gpu_errors import driver_fault
 
-__all__ = ["NoGpuError", "main", "read_driver"]
-
 CUDA_MAJOR = 12
 """Of the CuPy that the extra `gpu` brings."""
 _LIBRARY = "libnvidia-ml.so.1"

@@ -23,8 +23,6 @@ from benchmarks.result import Row, measured, ratio
 from yarn_accel.client.calls import Tensor
 from yarn_accel.client.client import Client
 
-__all__ = ["GOAL", "OPERATIONS", "factorization_rows", "params_of", "sizes_mb"]
-
 OPERATIONS = ("lu", "qr", "cholesky")
 GOAL = ">= 0.9"
 _WINDOW = 6

@@ -17,8 +17,6 @@ from benchmarks.result import Row, measured, not_measured, ratio
 from yarn_accel.client.calls import Tensor
 from yarn_accel.operations.cuda_streams import cupy_module
 
-__all__ = ["image_rows"]
-
 _WINDOW = 4
 _OPERATION = "features"
 

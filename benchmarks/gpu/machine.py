@@ -20,8 +20,6 @@ from yarn_accel.errors import ConfigError
 from yarn_accel.pipeline.gpu_visibility import CUDA_VARIABLE, visible_gpus
 from yarn_accel.pipeline.nvml import Gpu, list_gpus
 
-__all__ = ["Machine", "find", "main", "refuse_results"]
-
 _RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 _EMULATED = "emulated"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["STAGES", "Overlap", "Span", "common", "length", "overlap_of", "union"]
-
 Span = tuple[float, float]
 """Begin and end, in any unit."""
 STAGES = ("h2d", "kernel", "d2h")

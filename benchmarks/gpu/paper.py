@@ -23,8 +23,6 @@ from benchmarks.yarn_paper.paper import KERNELS
 from yarn_accel.operations import get
 from yarn_accel.operations.cuda_streams import cupy_module
 
-__all__ = ["ORDER", "paper_rows"]
-
 Array = Any
 ORDER = 10_000
 """Of the paper's matrices."""

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["JPEG", "PNG", "Kind", "packed_images"]
-
 Array = Any
 
 

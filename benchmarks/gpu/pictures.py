@@ -10,8 +10,6 @@ from benchmarks.gpu.overlap import STAGES
 from benchmarks.result import Report
 from benchmarks.yarn_paper.paper import KERNELS
 
-__all__ = ["draw"]
-
 _SPEEDUP = re.compile(r"paper, (\w+), n = (\d+): over this CPU$")
 _TITLES = {"h2d": "copy in", "kernel": "kernel", "d2h": "copy out"}
 _COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")

@@ -13,8 +13,6 @@ from yarn_accel.client.calls import Call, Tensor
 from yarn_accel.client.client import Client
 from yarn_accel.errors import AccelError, JobError
 
-__all__ = ["answered", "operation_rows", "packed"]
-
 _PACK = 64
 _N_PACKED = 128
 _PACKED_ORDER = 24

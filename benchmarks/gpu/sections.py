@@ -21,8 +21,6 @@ from benchmarks.gpu.workers import worker_rows
 from benchmarks.result import Report, Row, not_measured, observed
 from yarn_accel.errors import JobError
 
-__all__ = ["TABLE", "measure"]
-
 _GRACE_S = 15.0
 """After its time a section may finish what it is at."""
 _START_LIMIT_S, _START_SHARE = 100.0, 0.3

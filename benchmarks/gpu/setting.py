@@ -14,8 +14,6 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.pipeline.own_server import OwnServer
 from yarn_accel.errors import AccelError
 
-__all__ = ["GpuSetting", "Servers"]
-
 _OPERATIONS = ["benchmarks.pipeline.operations:OPERATIONS", "benchmarks.gpu.traced:OPERATIONS"]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["gpu_table"]
-
 _NAMES = {"lu": "LU", "qr": "QR", "cholesky": "Cholesky"}
 _SIZES = ("1 MB", "4 MB", "16 MB", "50 MB")
 _WAYS = {

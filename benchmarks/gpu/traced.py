@@ -19,8 +19,6 @@ from typing import Any
 from yarn_accel.operations import Operation, Outcome, Place, allocate, get
 from yarn_accel.operations.operation import Params
 
-__all__ = ["OPERATIONS", "PREFIX", "STAGES_KEY", "cholesky_batch", "lu_batch", "qr_batch"]
-
 PREFIX = "traced_"
 STAGES_KEY = "gpu_stages"
 _BEGIN, _END = 0, 1

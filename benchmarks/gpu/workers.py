@@ -16,8 +16,6 @@ from benchmarks.pipeline.stages import MB
 from benchmarks.result import Row, measured, ratio
 from yarn_accel.client.calls import Tensor
 
-__all__ = ["worker_rows"]
-
 _SIZE_MB = 1
 _UNDER_WAY = 4
 """Requests for each worker: it computes three at a time."""

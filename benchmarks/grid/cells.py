@@ -23,8 +23,6 @@ from torque_sched.sim.grid.metrics import figures_of
 from torque_sched.sim.grid.simulator import GridSettings, simulate_grid
 from torque_sched.sim.workload import Choice, Overrun, TraceJob, read_trace, workload_of
 
-__all__ = ["GROUPS", "MODES", "OVERHEADS", "WINDOWS", "Cell", "cells_of", "jobs_between", "simulate"]
-
 _WIDEST = 336
 _ZONE = timezone(timedelta(hours=-4))
 """Eastern daylight time, in which the log begins; our notes on the log count its months so."""

@@ -12,8 +12,6 @@ from typing import Any
 from benchmarks.grid.cells import OVERHEADS, WINDOWS, Cell
 from benchmarks.result import Row
 
-__all__ = ["CLAIMS", "claim_rows"]
-
 _Check = tuple[str, bool]
 _MOST_NAMED = 8
 

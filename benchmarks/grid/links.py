@@ -21,8 +21,6 @@ from torque_sched.sim.grid.outcome import GridRun
 from torque_sched.sim.grid.simulator import GridSettings, simulate_grid
 from torque_sched.sim.workload import TraceJob
 
-__all__ = ["delay_rows", "scale_rows"]
-
 _COST = SplitCost("power", 0.4, 4, 1.0)
 _DELAYS_S = (0.005, 0.05, 0.5)
 _WIDER = 29

@@ -7,8 +7,6 @@ from typing import Any
 
 from benchmarks.grid.cells import GROUPS, OVERHEADS, WINDOWS, Cell
 
-__all__ = ["draw_groups"]
-
 _HOURS = 3600.0
 _COLOURS = ("#4477aa", "#66ccee", "#228833", "#ccbb44")
 

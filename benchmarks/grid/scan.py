@@ -11,8 +11,6 @@ from typing import Any
 from benchmarks.result import Row, observed
 from torque_sched.core.availability import Availability
 
-__all__ = ["scan_rows"]
-
 _CAPACITY = 338
 _N_JOBS = (1_000, 3_000, 10_000, 30_000, 100_000)
 _TIMES = 20

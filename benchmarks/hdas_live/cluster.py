@@ -42,8 +42,6 @@ from yarn_accel.hadoop.retained import RetainedApplication
 from yarn_accel.launch.task_outcomes import ask_outcomes, live_outcome
 from yarn_accel.tasks import load_app, plan_app
 
-__all__ = ["LiveCluster", "cluster_up"]
-
 Say = Callable[[str], None]
 _NAME = "hdas-live"
 _POLL_S = 0.5

@@ -11,8 +11,6 @@ from benchmarks.hdas_live.setting import POLICIES
 from benchmarks.hdas_live.simulated import SimulatedRun
 from benchmarks.result import Row, measured, not_measured, observed
 
-__all__ = ["Simulated", "mix_rows", "verdict_rows"]
-
 #: (mix, policy) -> the simulated run.
 Simulated = Mapping[tuple[str, str], SimulatedRun]
 _FIGURES = (

@@ -17,18 +17,6 @@ from benchmarks.hdas_live.setting import LINK_MB_S, SLOWNESS, SPLIT_DIVISOR
 from benchmarks.hdas_paper.paper import SETS
 from benchmarks.result import Row, measured
 
-__all__ = [
-    "LATE_SLOWNESS",
-    "MODES",
-    "N_MAPPERS",
-    "LateApp",
-    "LateKey",
-    "LateRun",
-    "late_apps",
-    "late_rows",
-    "late_run",
-]
-
 #: Times of the paper are divided by so much; splits are the same share of a link's bytes per second.
 LATE_SLOWNESS = 6.0
 #: A mode -> how the rows call it. `learned` runs the names of the `agent` run of the same repeat once more.

@@ -16,8 +16,6 @@ from tests.fixtures.yarn_site import ROOT, Site
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import JobError
 
-__all__ = ["agent_settings", "late_output", "run_jobs", "write_inputs"]
-
 #: Without late binding three fit into a node, one for each core; with it some more, which wait.
 _CONTAINER_MIB = {"first": 1024, "agent": 640}
 _MAPPER = Path("tests/fixtures/late_binding/timed_mapper.py")

@@ -9,8 +9,6 @@ from benchmarks.hdas_live.runs import RunTable, rows_of
 from benchmarks.hdas_live.setting import GPUS, LINK, N_COMPUTE, POLICIES
 from yarn_accel.testbed.plan import rate_bits_per_s
 
-__all__ = ["draw_mix"]
-
 _GPU, _LINK = "#222222", "#bb5566"
 
 

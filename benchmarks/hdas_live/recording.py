@@ -20,8 +20,6 @@ from benchmarks.hdas_live.simulated import SimulatedRun, simulated_run
 from benchmarks.result import Report, Row, current_commit, observed
 from yarn_accel.errors import ConfigError
 
-__all__ = ["Recording"]
-
 #: Beside the run itself: the service ends, another one starts, four workers report.
 _BETWEEN_RUNS_S = 8.0
 

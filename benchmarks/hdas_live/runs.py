@@ -13,17 +13,6 @@ from benchmarks.hdas_live.setting import GPUS, LINK, N_COMPUTE, POLICIES, Scaled
 from yarn_accel.core.tasks.outcome import RunOutcome
 from yarn_accel.testbed.plan import rate_bits_per_s
 
-__all__ = [
-    "LinkSample",
-    "LiveRun",
-    "LiveTask",
-    "RunKey",
-    "RunTable",
-    "columns_of",
-    "live_run",
-    "rows_of",
-]
-
 
 class RunKey(NamedTuple):
     """Which run."""

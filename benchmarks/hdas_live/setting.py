@@ -20,25 +20,6 @@ from yarn_accel.sim.world import World, world_of
 from yarn_accel.worker.line_split import PIECE_BYTES
 from yarn_accel.worker.node_io import INTERVAL_S
 
-__all__ = [
-    "APP_INTERVAL_S",
-    "CORES",
-    "GPUS",
-    "LINK",
-    "LINK_MB_S",
-    "N_COMPUTE",
-    "N_STORAGE",
-    "POLICIES",
-    "SHARE_OF_TASKS",
-    "SLOWNESS",
-    "SPLIT_DIVISOR",
-    "Overheads",
-    "ScaledApp",
-    "app_document",
-    "mix_apps",
-    "world",
-]
-
 POLICIES = ("fifo", "model", "hdas", "hdas+")
 N_STORAGE, N_COMPUTE = 2, 4
 CORES, GPUS = 3, 2

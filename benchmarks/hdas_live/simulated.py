@@ -11,8 +11,6 @@ from yarn_accel.core.tasks.policies.registry import make
 from yarn_accel.core.tasks.use_over_time import use_over_time
 from yarn_accel.sim.simulator import simulate
 
-__all__ = ["SimulatedRun", "simulated_run"]
-
 _N_POINTS = 200
 
 

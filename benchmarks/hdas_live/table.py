@@ -7,8 +7,6 @@ from typing import Any
 
 from benchmarks.hdas_live.late import MODES
 
-__all__ = ["live_table"]
-
 _Rows = Mapping[str, Mapping[str, Any]]
 _SHARES = (("mean delay", "mean_delay"), ("GPUs computing", "gpu_computing"), ("link used", "link_used"))
 

@@ -18,8 +18,6 @@ from yarn_accel.core.tasks.values import Form, ResourceId
 from yarn_accel.sim.simulator import simulate
 from yarn_accel.sim.world import world_of
 
-__all__ = ["BEYOND_POLICIES", "beyond_jobs", "beyond_rows", "scale_rows", "scale_world"]
-
 BEYOND_POLICIES = ("fifo", "model", "hdas", "hdas+")
 _LETTERS = ("K", "N", "P", "S")
 _LEARNED = "figures learned, none declared"

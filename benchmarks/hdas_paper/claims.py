@@ -14,8 +14,6 @@ from benchmarks.hdas_paper.paper import EXCEPTIONS, MIXES
 from benchmarks.hdas_paper.runs import Run
 from benchmarks.result import Row
 
-__all__ = ["Mixes", "claim_rows", "goal_rows"]
-
 #: What a figure of ours may be off by, as a part of the paper's.
 _CLOSE = 0.05
 _SAME = 0.01

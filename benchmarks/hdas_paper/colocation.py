@@ -18,8 +18,6 @@ from benchmarks.result import Row
 from yarn_accel.core.tasks.contention import READ_SECONDS, profile_of
 from yarn_accel.core.tasks.values import FormFigures
 
-__all__ = ["Rates", "colocation_rows", "load_rates", "pair_delays", "rank_correlation"]
-
 _FILE = Path(__file__).parent / "gavel" / "colocated.csv"
 _GPUS = ("k80", "p100", "v100")
 _WHOLE_GPU = 1.0

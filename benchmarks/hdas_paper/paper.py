@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-__all__ = ["APPS", "EXCEPTIONS", "MIXES", "SETS", "Application", "ParameterSet", "mix_world"]
-
 APPS = ("KNN", "Kmeans", "RS", "NB", "BP")
 #: Letter -> applications, in lexicographic order: A to J pairs, K to T triples, U to Y quadruples.
 MIXES: Mapping[str, tuple[str, ...]] = {

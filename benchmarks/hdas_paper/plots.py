@@ -7,8 +7,6 @@ from typing import Any
 
 from benchmarks.hdas_paper.paper import APPS, MIXES, SETS
 
-__all__ = ["draw_figures"]
-
 _COLOURS = {"fifo": "#4477aa", "model": "#ccbb44", "hdas": "#228833", "hdas+": "#aa3377"}
 _STATED = {"fifo": 14.3, "model": 17.9, "hdas": 21.9}
 _FIGURE_OF = {"fifo": "figure 3", "model": "figure 4", "hdas": "figure 10", "hdas+": "ours"}

@@ -10,8 +10,6 @@ from benchmarks.hdas_paper.paper import MIXES, SETS, mix_world
 from benchmarks.hdas_paper.runs import Job, Run
 from benchmarks.result import Row
 
-__all__ = ["READINGS", "reading_jobs", "reading_rows"]
-
 _BANDWIDTH_MB_S = 128.0
 
 

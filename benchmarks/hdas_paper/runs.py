@@ -16,8 +16,6 @@ from yarn_accel.core.tasks.use_over_time import use_over_time
 from yarn_accel.sim.simulator import simulate
 from yarn_accel.sim.world import world_of
 
-__all__ = ["POLICIES", "Job", "Run", "run_all", "run_world"]
-
 POLICIES = ("hadoop", "fifo", "model", "hdas", "hdas+")
 _N_POINTS = 200
 

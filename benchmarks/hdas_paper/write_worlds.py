@@ -12,8 +12,6 @@ import yaml
 
 from benchmarks.hdas_paper.paper import MIXES, SETS, mix_world
 
-__all__ = ["FOLDER", "example_worlds"]
-
 FOLDER = Path(__file__).parent / "worlds"
 
 

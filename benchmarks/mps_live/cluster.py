@@ -17,8 +17,6 @@ from yarn_accel.adapters.hdfs import Store
 from yarn_accel.hadoop.control import Control
 from yarn_accel.hadoop.retained import RetainedApplication
 
-__all__ = ["LiveCluster", "cluster_up"]
-
 Say = Callable[[str], None]
 _NAME = "mps-live"
 _N_STORAGE = 2

@@ -12,8 +12,6 @@ from benchmarks.mps_live.setting import FILES, FUNCTIONS, URGENT, Costs, Emulate
 from benchmarks.result import Row, measured, observed, ratio
 from yarn_accel.core.dags.model import PriorityClass
 
-__all__ = ["Pair", "cost_rows", "mix_rows", "overhead_rows", "peer_rows", "preemption_rows"]
-
 #: A live run (ours or Dask's), the simulated one with its arrivals, and what was run.
 Pair = tuple[DagRun, DagRun, Sequence[EmulatedDag]]
 _MOST_ERROR = 0.10

@@ -36,8 +36,6 @@ from benchmarks.mps_live.steps import file_name, note_step
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.dags.model import PriorityClass
 
-__all__ = ["DaskPeer", "dask_step", "dask_up", "is_installed"]
-
 _PRIORITIES = {PriorityClass.PREEMPTIVE: 20, PriorityClass.HIGH: 10, PriorityClass.BASIC: 0}
 _LIMIT_S = 300.0
 

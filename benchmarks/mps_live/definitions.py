@@ -8,10 +8,9 @@ from pathlib import Path
 
 from benchmarks.mps_live import steps
 from benchmarks.mps_live.setting import Costs, EmulatedDag, EmulatedTask, declared, step_words
-from yarn_accel.core.tasks.applications import AppDefinition, DagTerms, FormProgram, TaskDefinition
+from yarn_accel.core.dags.model import DagTerms
+from yarn_accel.core.tasks.applications import AppDefinition, FormProgram, TaskDefinition
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form, FormDemand, TaskId
-
-__all__ = ["ARCHIVE", "dag_definition"]
 
 #: The zip from which functions are imported, as workers call it.
 ARCHIVE = "steps.zip"

@@ -39,8 +39,6 @@ from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.tasks.service.submission import app_document
 from yarn_accel.errors import JobError
 
-__all__ = ["Answers", "Asker", "Connect", "DagDriver"]
-
 _POLL_S = 0.05
 _LIMIT_S = 300.0
 #: Of tasks by which costs are measured: next to nothing, and so much that it takes some time.

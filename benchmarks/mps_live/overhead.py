@@ -14,17 +14,6 @@ from benchmarks.mps_live.runs import TaskSpan, spans_by_machine
 from benchmarks.mps_live.setting import LEAST_S, Costs
 from yarn_accel.core.tasks.service.history import EndedTask
 
-__all__ = [
-    "OverheadKey",
-    "OverheadRun",
-    "costs_of",
-    "gaps_s",
-    "percentile",
-    "read_notes",
-    "stamped_spans",
-    "tasks_per_s",
-]
-
 
 class OverheadKey(NamedTuple):
     """Which measurement: of functions in warm workers, or of tasks that leave files in HDFS; by whom."""

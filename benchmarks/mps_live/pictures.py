@@ -6,8 +6,6 @@ from typing import Any
 
 from benchmarks.mps_live.runs import DagRun, spans_by_machine
 
-__all__ = ["draw_pair"]
-
 
 def draw_pair(live: DagRun, simulated: DagRun, file: str) -> str:
     """Draw one run; returns the file."""

@@ -26,8 +26,6 @@ from benchmarks.mps_live.setting import Costs, EmulatedDag, mix_dags, preemption
 from benchmarks.mps_live.simulated import simulated_run
 from benchmarks.result import Report, Row, current_commit
 
-__all__ = ["Recording"]
-
 _DAGS = {"mix": mix_dags, "preemption": preemption_dags}
 
 

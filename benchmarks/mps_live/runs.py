@@ -13,19 +13,6 @@ from yarn_accel.core.dags.model import PriorityClass
 from yarn_accel.core.dags.slowdown import slowdown_at_end, unfairness
 from yarn_accel.core.tasks.service.history import EndedTask
 
-__all__ = [
-    "DASK",
-    "LIVE",
-    "SIMULATED",
-    "DagRun",
-    "DagTimes",
-    "RunKey",
-    "TaskSpan",
-    "run_of_answers",
-    "run_of_outcome",
-    "run_of_spans",
-]
-
 LIVE, SIMULATED, DASK = "live", "simulated", "dask"
 #: Times of the service are rounded, and those of several processes.
 _CLOCK_S = 0.01

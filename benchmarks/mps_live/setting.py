@@ -13,31 +13,6 @@ from random import Random
 from yarn_accel.core.dags.model import Dag, DagEdge, DagTask, PriorityClass
 from yarn_accel.dags.generator import DagShape, random_dag
 
-__all__ = [
-    "BANDWIDTH_BYTES_PER_S",
-    "FILES",
-    "FILE_BYTES",
-    "FUNCTIONS",
-    "LEAST_S",
-    "N_MACHINES",
-    "SLOWNESS",
-    "URGENT",
-    "WORKER_MIB",
-    "Costs",
-    "EmulatedDag",
-    "EmulatedTask",
-    "OverheadPlan",
-    "chain_dag",
-    "cost_dags",
-    "declared",
-    "mix_dags",
-    "overhead_plan",
-    "preemption_dags",
-    "single_dag",
-    "step_words",
-    "together_dag",
-]
-
 N_MACHINES = 4
 WORKER_MIB = 768
 #: A time of the paper's experiments, divided by this, is ours.

@@ -13,8 +13,6 @@ from yarn_accel.core.tasks.values import ResourceId
 from yarn_accel.sim.dag_simulator import simulate_dags
 from yarn_accel.sim.dag_world import DagArrival, DagWorld, MachineStay
 
-__all__ = ["POLICY", "own_makespans", "simulated_run"]
-
 POLICY = "mps"
 _MACHINES = tuple(Machine(ResourceId(f"w{n + 1}")) for n in range(N_MACHINES))
 

@@ -12,8 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-__all__ = ["file_name", "main", "note_step", "step"]
-
 
 def step(notes: str, dag: str, task: str, wait_s: float = 0.0) -> None:
     """Wait, and add a line to the file of notes."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["mps_live_table"]
-
 
 def mps_live_table(document: Mapping[str, Any]) -> list[str]:
     """Its lines: each figure with its spread and, where it has one, its goal and the verdict."""

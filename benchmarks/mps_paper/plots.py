@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["draw_figures"]
-
 _FIGURES = {
     "same": (("mean_makespan_s", "figure 4: mean makespan, s"), ("unfairness", "figure 5: unfairness")),
     "mixed": (

@@ -17,8 +17,6 @@ from yarn_accel.dags.generator import DagShape, random_dag
 from yarn_accel.sim.dag_simulator import simulate_dags
 from yarn_accel.sim.dag_world import DagArrival, DagWorld, MachineStay
 
-__all__ = ["Cell", "CellResult", "run_cells", "world_of_cell"]
-
 _MEAN_S = 10.0
 _EVERY_S = 5.0
 _OWN_S = 36.0

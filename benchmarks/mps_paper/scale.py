@@ -13,8 +13,6 @@ from yarn_accel.dags.generator import DagShape, random_dag
 from yarn_accel.sim.dag_simulator import DagSimulation
 from yarn_accel.sim.dag_world import DagArrival, DagWorld, MachineStay
 
-__all__ = ["large_world", "scale_rows"]
-
 _N_TASKS = 100
 _N_MACHINES = 100
 

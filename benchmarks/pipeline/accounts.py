@@ -9,8 +9,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Accounts", "Usage"]
-
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 

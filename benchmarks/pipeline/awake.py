@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from yarn_accel.pipeline.cpu_idle import DEVICE, can_keep_awake, keep_awake
 
-__all__ = ["DEVICE", "is_possible", "kept_awake"]
-
 
 def is_possible() -> bool:
     """Whether this machine lets us."""

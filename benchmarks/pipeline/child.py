@@ -22,8 +22,6 @@ from typing import Any, TextIO
 
 from benchmarks.pipeline.peers.candidate import EchoClient, More, Route
 
-__all__ = ["MODULES"]
-
 MODULES: Mapping[str, str] = {
     "bare": "bare",
     "ours": "ours",

@@ -19,8 +19,6 @@ from benchmarks.pipeline.setting import MIB, Setting, size_text
 from benchmarks.result import Row, measured, observed, ratio
 from yarn_accel.errors import JobError
 
-__all__ = ["PEERS", "Candidate", "latency_rows", "throughput_rows"]
-
 WINDOW = 4
 PEERS = ("grpc", "flight", "ray", "dask", "zmq")
 BEST_PLACE = "same node"

@@ -13,8 +13,6 @@ from benchmarks.pipeline.setting import Setting, calls, replies
 from benchmarks.result import Row, measured
 from yarn_accel.client.calls import Tensor
 
-__all__ = ["fairness_rows"]
-
 _WEIGHTS = {"tenant-1": 1.0, "tenant-2": 2.0, "tenant-4": 4.0}
 _SIZES = {"tenant-1": 500, "tenant-2": 250, "tenant-4": 400}
 """Orders of their matrices: shares are of seconds, so requests of unequal cost must not matter."""

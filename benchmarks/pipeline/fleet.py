@@ -19,8 +19,6 @@ from benchmarks.pipeline import triton
 from benchmarks.pipeline.peers.candidate import Address, Route
 from yarn_accel.errors import JobError
 
-__all__ = ["Cell", "Child", "Fleet", "Measured", "Runner", "one_thread"]
-
 _ROOT = Path(__file__).resolve().parents[2]
 _START_LIMIT_S = 60.0
 _ANSWER_LIMIT_S = 120.0

@@ -31,8 +31,6 @@ from yarn_accel.client.calls import Call, Reference
 from yarn_accel.testbed import Cluster, UpOptions, take_down
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = ["hdfs_rows"]
-
 NAME = "bench-pipeline"
 MB = 1_000_000
 _FOLDER = "hdfs:///bench"

@@ -21,8 +21,6 @@ from benchmarks.pipeline.setting import Setting, calls, replies
 from benchmarks.result import Row, measured, ratio
 from yarn_accel.client.calls import Tensor
 
-__all__ = ["kernel_rows"]
-
 _WINDOW = 2
 
 

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["ACTS", "flops", "matrix", "order_of"]
-
 Answer = Mapping[str, Any]
 
 

@@ -18,8 +18,6 @@ from benchmarks.pipeline.setting import Setting, calls, replies
 from benchmarks.result import Row, measured
 from yarn_accel.client.calls import Tensor
 
-__all__ = ["link_rows"]
-
 _SIZE_BYTES = 8_000_000
 _TIMES = 4
 _WINDOW = 4

@@ -15,8 +15,6 @@ from yarn_accel.errors import RejectedError
 from yarn_accel.operations import Operation, Outcome, Place, allocate, get
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = ["OPERATIONS", "repeat_cholesky", "repeat_lu", "repeat_qr"]
-
 Params = Mapping[str, Any]
 Specs = Sequence[TensorSpec]
 _MAX_TIMES = 1000

@@ -21,8 +21,6 @@ from yarn_accel.client.client import Client
 from yarn_accel.errors import StartupError
 from yarn_accel.wire.credential import issue
 
-__all__ = ["CARRIERS", "OwnServer", "connect"]
-
 _ROOT = Path(__file__).resolve().parents[2]
 _FOLDERS = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
 _STOP_LIMIT_S = 15.0

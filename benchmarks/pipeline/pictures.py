@@ -8,8 +8,6 @@ from typing import Any
 
 from benchmarks.result import Report, Row
 
-__all__ = ["draw"]
-
 _ECHO = re.compile(r"echo, (?P<place>[^,]+), (?P<size>[^,]+), (?P<n>\d+) clients?, window 4: (?P<who>[^/]+)$")
 _LATENCY = re.compile(r"latency, 64 B, (?P<panel>\w+, cores [^:]+): (?P<who>[^/]+)$")
 _EFFICIENCY = re.compile(r"efficiency, (?P<operation>\w+), (?P<size>\d+) MB, c = (?P<times>\d+)$")

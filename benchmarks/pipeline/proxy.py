@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["ACTS", "TokenBucket"]
-
 _BURST_S = 0.004
 _PIECE_BYTES = 128 << 10
 

@@ -24,8 +24,6 @@ from benchmarks.pipeline.own_server import OwnServer
 from benchmarks.result import Report, Row, measured, ratio
 from yarn_accel.client.calls import Call, Tensor
 
-__all__ = ["main"]
-
 _PARTS = ("client", "server", "worker")
 _WINDOWS = (1, 16)
 _SETTLE_S = 4.0

@@ -22,8 +22,6 @@ from benchmarks.pipeline.workers import worker_rows
 from benchmarks.result import Row, not_measured
 from yarn_accel.errors import StartupError
 
-__all__ = ["WITH_PEERS", "measure"]
-
 _PEER_MODULES = ("dask", "distributed", "grpc", "pyarrow", "ray", "zmq")
 
 WITH_PEERS: Mapping[str, Callable[[Setting, Fleet, Sequence[str]], Iterable[list[Row]]]] = {

@@ -13,8 +13,6 @@ from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.client import Client
 from yarn_accel.errors import AccelError
 
-__all__ = ["MIB", "Setting", "calls", "calls_of", "replies", "size_text"]
-
 MIB = 1 << 20
 
 

@@ -11,8 +11,6 @@ from benchmarks.pipeline.setting import Setting, calls, replies
 from benchmarks.result import Row, measured, ratio
 from yarn_accel.client.calls import Tensor
 
-__all__ = ["small_rows"]
-
 _N = 32
 _WINDOW = 16
 _PACK = 64

@@ -25,8 +25,6 @@ from benchmarks.result import Row, measured
 from yarn_accel.client.calls import Tensor
 from yarn_accel.client.client import Client
 
-__all__ = ["stage_rows", "wall_s", "warm"]
-
 MB = 1_000_000
 WINDOW = 4
 _SMALL_MB, _SMALL_WINDOW = 5, 8

@@ -16,8 +16,6 @@ from benchmarks.pipeline.own_server import OwnServer, connect
 from benchmarks.pipeline.setting import MIB, Setting, calls, replies
 from benchmarks.result import Row, measured
 
-__all__ = ["stopped_rows"]
-
 _ROOT = Path(__file__).resolve().parents[2]
 _N_MAPPERS = 6
 _MAPPER_BYTES, _N_CONNECTIONS = 64 * MIB, 3

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from yarn_accel.errors import StartupError
 
-__all__ = ["environ", "install", "python"]
-
 _INSTALL_LIMIT_S = 600
 _PACKAGES = ("nvidia-pytriton==0.7.0", "numpy<2")
 

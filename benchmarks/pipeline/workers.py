@@ -14,8 +14,6 @@ from benchmarks.pipeline.stages import MB, WINDOW, wall_s, warm
 from benchmarks.result import Row, measured, ratio
 from yarn_accel.client.calls import Tensor
 
-__all__ = ["worker_rows"]
-
 _TIMES = 4
 _N_REQUESTS = {10: 40, 20: 24}
 """By megabytes. Two workers may do N/2 + 1 and N/2 - 1 of N requests: with few, that alone is a tenth."""

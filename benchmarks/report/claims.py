@@ -22,8 +22,6 @@ from benchmarks.report.judging import (
     Rule,
 )
 
-__all__ = ["CLAIMS", "Claim"]
-
 
 @dataclass(frozen=True, slots=True)
 class Claim:

@@ -14,8 +14,6 @@ from benchmarks.report.experiments import Result
 from benchmarks.report.judging import Row, Verdict, judge
 from benchmarks.report.papers import PAPERS
 
-__all__ = ["Figure", "JudgedClaim", "counts", "document_of", "judged", "library_versions", "source_of"]
-
 _LIBRARIES = ("numpy", "scipy", "hdfs-native", "simpy", "pyzmq", "pyarrow", "grpcio", "ray", "distributed")
 
 

@@ -37,8 +37,6 @@ from yarn_accel.errors import ConfigError
 from yarn_accel.extras import errors_as_lines
 from yarn_accel.testbed.plan import NetworkMode
 
-__all__ = ["report"]
-
 _ROOT = Path(__file__).resolve().parents[2]
 _RECORDED = _ROOT / "benchmarks" / "results"
 _QUICK_LIMIT_S = 14 * 60.0

@@ -18,8 +18,6 @@ from benchmarks.result import current_commit
 from benchmarks.stale import verdict_of
 from yarn_accel.errors import AccelError, ConfigError
 
-__all__ = ["Experiment", "Plan", "Result", "check_logs", "left_of", "names", "plan_of", "read_result"]
-
 #: These run here without what they need, and say in their rows what they left out.
 _RUN_WITHOUT = frozenset({"backfill"})
 

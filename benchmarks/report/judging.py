@@ -10,20 +10,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = [
-    "AsRecorded",
-    "AtLeast",
-    "AtMost",
-    "Between",
-    "Everywhere",
-    "FirstIsLeast",
-    "Near",
-    "Reported",
-    "Rule",
-    "Verdict",
-    "judge",
-]
-
 Row = Mapping[str, Any]
 """Of a result, as its JSON has it."""
 

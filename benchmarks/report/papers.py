@@ -8,8 +8,6 @@ from pathlib import Path
 
 import yaml
 
-__all__ = ["PAPERS", "Paper"]
-
 
 @dataclass(frozen=True, slots=True)
 class Paper:

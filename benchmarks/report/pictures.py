@@ -11,8 +11,6 @@ from benchmarks.report.collecting import Figure, JudgedClaim
 from benchmarks.report.experiments import Result
 from benchmarks.result import Report, Row
 
-__all__ = ["draw_beside", "draw_result", "small_png"]
-
 _COLOURS = 48
 _LONGEST = 88
 

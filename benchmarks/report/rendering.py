@@ -13,8 +13,6 @@ from benchmarks.report.judging import Verdict
 from benchmarks.report.papers import PAPERS, Paper
 from jobs.demo.page import Marked, Page
 
-__all__ = ["page_of"]
-
 _MARKS = {
     Verdict.HOLDS: "ok",
     Verdict.IN_PART: "part",

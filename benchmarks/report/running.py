@@ -27,8 +27,6 @@ from benchmarks.report.experiments import Experiment
 from benchmarks.report.state import Outcome, State
 from benchmarks.result import current_commit
 
-__all__ = ["Runner", "time_text"]
-
 _ROOT = Path(__file__).resolve().parents[2]
 _PR_SET_PDEATHSIG = 1
 _TICK_S = 1.0

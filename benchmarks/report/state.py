@@ -18,8 +18,6 @@ from pathlib import Path
 from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import StartupError
 
-__all__ = ["Outcome", "State", "locked"]
-
 _POLL_S = 0.2
 
 

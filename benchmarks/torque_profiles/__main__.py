@@ -9,8 +9,6 @@ from pathlib import Path
 
 from benchmarks.torque_profiles import measure_all, write
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Measure every workload that can run here and write ``profiles.json``."""

@@ -8,8 +8,6 @@ from multiprocessing import get_context
 import numpy as np
 from scipy.ndimage import convolve
 
-__all__ = ["main"]
-
 
 def _one(work: tuple[int, int, int]) -> float:
     """Make an image from a seed and convolve it; returns a checksum."""

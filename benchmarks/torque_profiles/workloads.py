@@ -17,8 +17,6 @@ from torque_sched.sampler.daemon import Sampler
 from torque_sched.sampler.gpus import GpuReader
 from torque_sched.sampler.proc import ProcReader
 
-__all__ = ["WORKLOADS", "Run", "Workload", "watched"]
-
 _INTERVAL_S = 0.5
 
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from benchmarks.yarn_paper.shipped.tasks import TaskRow
 
-__all__ = ["EMULATED", "REAL", "Cell", "Cells", "Key", "cell_of"]
-
 EMULATED, REAL = "emulated", "real"
 
 

@@ -22,17 +22,6 @@ from benchmarks.yarn_paper.planning import (
     WEIGHTED_CLUSTER,
 )
 
-__all__ = [
-    "CLAIMS",
-    "CONTAINER_GOAL",
-    "WEIGHTED_GOAL",
-    "Claim",
-    "job_speedups",
-    "judge",
-    "paper_speedups",
-    "phase_speedups",
-]
-
 CONTAINER_GOAL, CONTAINER_CEILING = 1.35, 1.5
 WEIGHTED_GOAL, WEIGHTED_IDEAL = 1.7, 2.0
 #: What two runs of the same cell may differ by without meaning anything.

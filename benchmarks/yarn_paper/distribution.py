@@ -10,8 +10,6 @@ from pathlib import Path
 
 from benchmarks.yarn_paper.shipped import emulation
 
-__all__ = ["NAME", "write_distribution"]
-
 NAME = "accel-emulation"
 _MODULE = "accel_emulation"
 _VERSION = "1.0"

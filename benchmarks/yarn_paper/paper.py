@@ -8,19 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = [
-    "CLUSTERS",
-    "IMAGES",
-    "INTENSITIES",
-    "KERNELS",
-    "N_NODES",
-    "N_TASKS",
-    "PAYLOADS_MB",
-    "Kernel",
-    "Scale",
-    "expected_speedup",
-]
-
 N_NODES = 4
 N_TASKS = 100
 INTENSITIES = (1, 2, 4, 8)

@@ -10,8 +10,6 @@ from benchmarks.yarn_paper.claims import job_speedups, paper_speedups, phase_spe
 from benchmarks.yarn_paper.paper import CLUSTERS, INTENSITIES, KERNELS, PAYLOADS_MB, expected_speedup
 from benchmarks.yarn_paper.planning import PAYLOAD_INTENSITY, PAYLOAD_MB
 
-__all__ = ["draw"]
-
 _COLOURS = {"4-2": "tab:blue", "4-3": "tab:orange", "4-4": "tab:green"}
 
 _SHOWN = (

@@ -11,21 +11,6 @@ from dataclasses import dataclass
 from benchmarks.yarn_paper.cells import EMULATED, REAL, Cells, Key
 from benchmarks.yarn_paper.paper import CLUSTERS, INTENSITIES, KERNELS, N_TASKS, PAYLOADS_MB, Scale
 
-__all__ = [
-    "ESTIMATES",
-    "MATRIX_ORDERS",
-    "N_IMAGES",
-    "SCALES",
-    "SECTIONS",
-    "SLOW_CPUS",
-    "SPEEDS",
-    "Stop",
-    "device_factor",
-    "estimate_s",
-    "plan",
-    "stops",
-]
-
 SECTIONS = ("emulated", "payload", "real", "images", "container", "weighted", "speculation")
 
 #: Of a CPU task of intensity 1 here; large against what a request costs, small against an hour.

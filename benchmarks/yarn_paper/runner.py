@@ -15,8 +15,6 @@ from tests.fixtures.hadoop_conf import conf_without
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.hadoop.site import SLOT_RESOURCE, SiteSettings
 
-__all__ = ["PaperRunner", "build_archive"]
-
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = (
     b"import sys\n\nfrom benchmarks.yarn_paper.shipped.entry import main\n\nsys.exit(main(sys.argv[1:]))\n"

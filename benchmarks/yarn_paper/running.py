@@ -25,8 +25,6 @@ from jobs.images.make_input import PHOTOGRAPHS, PatchPlan, store_files
 from jobs.runners.step import Step, StepResult
 from tests.fixtures.yarn_site import ROOT, Site, SiteOptions, site_up
 
-__all__ = ["Ground", "ground_up", "launch_options", "manifest", "task_line"]
-
 Say = Callable[[str], None]
 
 N_MAPPERS = 4

@@ -11,8 +11,6 @@ from benchmarks.yarn_paper.cells import Cell, Cells
 from benchmarks.yarn_paper.claims import Claim, job_speedups, paper_speedups, phase_speedups
 from benchmarks.yarn_paper.paper import INTENSITIES, KERNELS, expected_speedup
 
-__all__ = ["cell_row", "claim_rows", "tables", "verdict"]
-
 _CLUSTERS = {"4-2": 2, "4-3": 3, "4-4": 4}
 
 

@@ -14,17 +14,6 @@ from jobs.factorize.rows import STAGES, Done
 from jobs.factorize.verify import LIMIT
 from jobs.runners.step import TaskRecord
 
-__all__ = [
-    "COLOURS",
-    "MosaicRow",
-    "draw_mosaic",
-    "draw_requests",
-    "draw_residuals",
-    "draw_stages",
-    "draw_timeline",
-    "lanes",
-]
-
 # Okabe and Ito's colours: distinguishable without colour vision too.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 _STAGE_COLOURS = {"read": "#56B4E9", "queue": "#BBBBBB", "compute": "#D55E00", "write": "#009E73"}

@@ -11,8 +11,6 @@ from jobs.factorize.verify import LIMIT
 from jobs.outcome import Outcome
 from jobs.runners.step import TaskRecord
 
-__all__ = ["MIN_HDFS_BYTES", "MIN_MATRICES", "DemoCheck", "run_checks"]
-
 MIN_HDFS_BYTES = 300_000_000
 MIN_MATRICES = 48
 

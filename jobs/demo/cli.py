@@ -21,8 +21,6 @@ from jobs.factorize.cli import result_table
 from jobs.factorize.job import write_outcome as write_factorize
 from jobs.images.job import write_outcome as write_images
 
-__all__ = ["demo"]
-
 
 @click.command()
 @click.option(

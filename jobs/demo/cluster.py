@@ -10,14 +10,6 @@ from typing import Any
 
 from jobs.commands import run_command, start_command
 
-__all__ = [
-    "ClusterOptions",
-    "cluster_down",
-    "cluster_status",
-    "cluster_up",
-    "server_stats",
-]
-
 Report = Callable[[str], None]
 
 

@@ -23,8 +23,6 @@ from jobs.runners.step import Report
 from yarn_accel.client import SequenceFileWriter
 from yarn_accel.storage import Store
 
-__all__ = ["DemoInput", "Images", "InputSize", "load_images", "load_matrices", "make_images", "plan_input"]
-
 LOADERS = 2
 
 

@@ -21,8 +21,6 @@ from jobs.demo.charts import (
 from jobs.demo.record import DemoRecord
 from jobs.images.purity import photograph_of
 
-__all__ = ["mosaic_rows", "overview", "pictures"]
-
 DPI = 130
 PATCHES_PER_CLUSTER = 14
 

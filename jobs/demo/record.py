@@ -12,8 +12,6 @@ from jobs.images.job import ImagesOutcome
 from jobs.images.purity import Purity
 from jobs.outcome import Outcome
 
-__all__ = ["ClusterFacts", "DemoRecord", "ServerFacts", "as_json"]
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:

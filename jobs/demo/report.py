@@ -12,8 +12,6 @@ from jobs.demo.page import Page
 from jobs.demo.record import DemoRecord
 from jobs.factorize.rows import Done
 
-__all__ = ["check_table", "facts", "phase_table", "report_page"]
-
 
 def facts(record: DemoRecord) -> list[tuple[str, str]]:
     """The run in a few figures: (figure, what it is)."""

@@ -32,8 +32,6 @@ from yarn_accel.errors import AccelError
 from yarn_accel.storage import Store
 from yarn_accel.streaming import HadoopSite
 
-__all__ = ["DemoOptions", "Phases", "demo_cluster", "run_demo"]
-
 MAX_FILE_BYTES = 1 << 30
 
 

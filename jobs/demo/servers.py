@@ -8,8 +8,6 @@ from pathlib import Path
 from jobs.demo.cluster import server_stats
 from jobs.demo.record import ServerFacts
 
-__all__ = ["read_servers"]
-
 
 def read_servers(config_files: Sequence[Path | str]) -> tuple[ServerFacts, ...]:
     """The counters of every server, by the files that configure them.

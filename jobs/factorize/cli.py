@@ -29,8 +29,6 @@ from jobs.runners.registry import open_runner
 from jobs.runners.step import Report, Runner
 from yarn_accel.storage import Store
 
-__all__ = ["factorize", "result_table"]
-
 MAX_FILE_BYTES = 8 << 30
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from yarn_accel.client import Reply, SequenceFileWriter, TaskFiles
 
-__all__ = ["PREFIX", "FactorsFile"]
-
 PREFIX = "factors-"
 """How the files are called, beside the parts of the job's output."""
 

@@ -16,8 +16,6 @@ from yarn_accel.client import SequenceFileReader
 from yarn_accel.errors import JobError, RejectedError, StorageError
 from yarn_accel.storage import Store
 
-__all__ = ["FactorizeJob", "factors_of", "good_entries", "parts_uri", "run_factorize", "write_outcome"]
-
 MAX_PART_BYTES = 1 << 30
 
 

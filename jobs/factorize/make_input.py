@@ -15,18 +15,6 @@ import numpy as np
 
 from jobs.factorize.manifest import DTYPES, OPERATIONS, Entry, format_entry
 
-__all__ = [
-    "FLAWS",
-    "GARBAGE_LINE",
-    "Matrix",
-    "balance",
-    "entry_of",
-    "make_bytes",
-    "manifest_of",
-    "plan_flawed",
-    "plan_matrices",
-]
-
 FLAWS = ("nan", "indefinite", "short", "missing")
 """How a record can be spoilt: a NaN inside, not positive definite, a file that is cut off, no file at all."""
 

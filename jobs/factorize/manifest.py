@@ -17,18 +17,6 @@ from typing import Dict, Iterable, Iterator, Tuple
 from yarn_accel.errors import RejectedError
 from yarn_accel.uris import normalised
 
-__all__ = [
-    "DTYPES",
-    "FIELDS",
-    "OPERATIONS",
-    "Entry",
-    "UniqueEntries",
-    "format_entry",
-    "key_of",
-    "parse_entry",
-    "records",
-]
-
 FIELDS = ("key", "uri", "dtype", "shape", "order", "operation", "output_uri")
 DTYPES = {"float32": "<f4", "float64": "<f8"}
 OPERATIONS = ("lu", "qr", "cholesky")

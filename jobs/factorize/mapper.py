@@ -19,8 +19,6 @@ from jobs.factorize.rows import STAGES, Done, Reject, Row
 from yarn_accel.client import Call, CurrentAttempt, Reference, Reply, Tensor, TensorSpec, is_bad_record
 from yarn_accel.errors import AccelError, RejectedError, StorageError
 
-__all__ = ["OUTPUTS", "RESIDUALS", "Dispatch", "FactorizeOptions", "KeepFactors", "factorize"]
-
 RESIDUALS = ("none", "sample", "all")
 OUTPUTS = ("npz", "sequence")
 #: A sample is the first record of a task and each so many after it: the same in every attempt.

@@ -15,8 +15,6 @@ import math
 from dataclasses import dataclass
 from typing import Optional, Union
 
-__all__ = ["DONE_FIELDS", "REJECT_FIELDS", "STAGES", "Done", "Reject", "Row", "format_row", "parse_row"]
-
 STAGES = ("read", "queue", "compute", "write", "total")
 DONE_FIELDS = (
     *("key", "status", "operation", "dtype", "shape", "residual"),

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from jobs.factorize.manifest import Entry
 
-__all__ = ["LIMIT", "Check", "drawn", "ratios", "verify"]
-
 LIMIT = 30.0
 """LAPACK's own threshold: a ratio below it is a pass."""
 

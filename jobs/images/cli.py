@@ -17,8 +17,6 @@ from jobs.runners.step import Report
 from yarn_accel.client import SequenceFileReader
 from yarn_accel.storage import Store
 
-__all__ = ["images", "make_images", "result_table"]
-
 MAX_FILE_BYTES = 8 << 30
 
 

@@ -22,8 +22,6 @@ from jobs.verbs import CENTROIDS_FILE
 from yarn_accel.errors import JobError
 from yarn_accel.storage import Store
 
-__all__ = ["ImagesJob", "ImagesOutcome", "Indexed", "run_images", "write_outcome"]
-
 MAX_PART_BYTES = 1 << 30
 
 

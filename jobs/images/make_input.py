@@ -25,17 +25,6 @@ from yarn_accel.errors import StartupError
 from yarn_accel.extras import install_command
 from yarn_accel.storage import Store
 
-__all__ = [
-    "ALL_PHOTOGRAPHS",
-    "DEFAULT_CLUSTERS",
-    "PHOTOGRAPHS",
-    "PatchPlan",
-    "Photograph",
-    "patches",
-    "store_files",
-    "write_files",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Photograph:

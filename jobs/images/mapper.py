@@ -14,8 +14,6 @@ from jobs.images.rows import doubled, one_field, pack_features, pack_reject
 from yarn_accel.client import Call, CurrentAttempt, Reply, Tensor, TensorSpec, TypedValue
 from yarn_accel.errors import AccelError, RejectedError, RemoteProtocolError
 
-__all__ = ["Dispatch", "ImagesOptions", "Record", "map_records"]
-
 Record = Tuple[TypedValue, Union[TypedValue, RejectedError]]
 Dispatch = Callable[[Iterable[Call]], Iterator[Tuple[Call, Union[Reply, AccelError]]]]
 FALLBACK_DEVICE = "cpu:fallback"

@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Purity", "photograph_of", "purity"]
-
 
 @dataclass(frozen=True, slots=True)
 class Purity:

@@ -22,8 +22,6 @@ from jobs.images.rows import (
 from yarn_accel.client import Call, CurrentAttempt, Reply, Tensor, TensorSpec
 from yarn_accel.errors import AccelError, RejectedError, RemoteProtocolError
 
-__all__ = ["ClusterOptions", "ask", "reduce_features", "tensor_of_rows"]
-
 
 @dataclass(frozen=True)
 class ClusterOptions:

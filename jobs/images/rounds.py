@@ -32,8 +32,6 @@ from jobs.images.rows import (
 from yarn_accel.client import Call, CurrentAttempt, Reply, Tensor, TensorSpec
 from yarn_accel.errors import RemoteProtocolError
 
-__all__ = ["Iterated", "assign_rows", "iterate", "merge_partials", "sample_rows", "step_rows"]
-
 BATCH_ROWS = 8192
 _HEAD = struct.Struct("<qd")
 

@@ -21,27 +21,6 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Tuple, Union
 from yarn_accel.client import TypedValue
 from yarn_accel.errors import RejectedError, RemoteProtocolError
 
-__all__ = [
-    "CENTROID",
-    "INDEX",
-    "REJECT",
-    "SUMMARY",
-    "Centroid",
-    "Clustering",
-    "Line",
-    "Rejection",
-    "doubled",
-    "format_centroid",
-    "format_reject",
-    "matrix_of",
-    "numbers",
-    "one_field",
-    "pack_features",
-    "pack_reject",
-    "parse_lines",
-    "unpack",
-]
-
 INDEX, CENTROID, REJECT, SUMMARY = "index", "centroid", "reject", "summary"
 
 Line = Tuple[str, str]

@@ -24,8 +24,6 @@ from yarn_accel.streaming import SiteSettings
 from yarn_accel.tasks import DagBuilder
 from yarn_accel.uris import file_uri
 
-__all__ = ["lu_blocks"]
-
 _CLASSES = ("preemptive", "high", "basic")
 
 

@@ -19,8 +19,6 @@ from yarn_accel.errors import ConfigError
 from yarn_accel.storage import Store
 from yarn_accel.tasks import DagBuilder
 
-__all__ = ["MOST_TILES", "RESIDUAL_TASK", "Tiling", "lu_dag", "made_matrix", "store_tiles"]
-
 #: Along a side; the last task reads all tiles, at most 512 files.
 MOST_TILES = 16
 #: What planning expects before anything was learned.

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from yarn_accel.client import connect
 
-__all__ = ["LIMIT", "factor", "left_factor", "residual", "update"]
-
 LIMIT = 30.0
 """LAPACK's own threshold: a residual below it is a pass."""
 

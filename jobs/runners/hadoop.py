@@ -16,8 +16,6 @@ from yarn_accel.errors import ConfigError
 from yarn_accel.storage import Store
 from yarn_accel.streaming import SiteSettings, user_name
 
-__all__ = ["HadoopRunner", "streaming_arguments"]
-
 _MAPRED = "org.apache.hadoop.mapred"
 
 

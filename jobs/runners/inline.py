@@ -14,8 +14,6 @@ from yarn_accel.client import COUNTER_GROUP, CurrentAttempt, Reporter, TaskFiles
 from yarn_accel.errors import AccelError, JobError
 from yarn_accel.uris import file_uri
 
-__all__ = ["InlineRunner"]
-
 
 class InlineRunner:
     """Runs every task in this process, one after the other, without any server.

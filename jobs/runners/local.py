@@ -23,8 +23,6 @@ from yarn_accel.client import COUNTER_GROUP, Binding, LocalServer, format_bindin
 from yarn_accel.errors import JobError, StartupError
 from yarn_accel.uris import file_uri
 
-__all__ = ["LocalRunner", "parse_stderr"]
-
 #: What a task finds its servers by, in its working directory, and its credential.
 BINDING_FILE = "binding.json"
 TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"

@@ -32,8 +32,6 @@ from yarn_accel.errors import JobError, RejectedError, StorageError
 from yarn_accel.local_filesystem import file_error, pieces
 from yarn_accel.uris import file_uri, shown, split_uri
 
-__all__ = ["LocalTask", "RunTask", "path_of", "run_locally"]
-
 
 @dataclass(frozen=True, slots=True)
 class LocalTask:

@@ -16,8 +16,6 @@ from jobs.runners.step import Runner
 from yarn_accel.storage import Store
 from yarn_accel.streaming import SiteSettings
 
-__all__ = ["RUNNERS", "RunnerOptions", "open_runner"]
-
 RUNNERS = ("inline", "local", "hadoop", "spark")
 
 

@@ -30,8 +30,6 @@ from yarn_accel.extras import install_command
 from yarn_accel.storage import Store
 from yarn_accel.streaming import BINDING_FILE, mapper_environment
 
-__all__ = ["SparkRunner", "find_spark_submit"]
-
 TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 PY_FILES = "accel-job.zip"
 _TASK_FAILURE = re.compile(r"JobError: (.*)")

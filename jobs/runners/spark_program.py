@@ -17,8 +17,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main", "run_task", "split_lines"]
-
 _COUNTER = "reporter:counter:yarn-accel,"
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["Report", "Runner", "Step", "StepResult", "TaskRecord"]
-
 Report = Callable[[str], None]
 
 

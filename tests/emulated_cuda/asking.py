@@ -4,13 +4,12 @@ import threading
 
 import numpy as np
 
-from tests.emulated_cuda.build import UUIDS
 from tests.unit.operations.linear import general
-from yarn_accel.client.client import Call, Client, Tensor
+from yarn_accel.client.calls import Call, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.errors import AccelError
 from yarn_accel.operations import get
 
-__all__ = ["N_CLIENTS", "UUIDS", "ask"]
 N_CLIENTS = 6
 
 

@@ -5,8 +5,6 @@ import importlib
 
 from yarn_accel.operations.operation import Operation, Outcome, allocate
 
-__all__ = ["OPERATIONS", "PATH"]
-
 #: What goes into the configuration.
 PATH = "tests.emulated_cuda.bad_operations:OPERATIONS"
 

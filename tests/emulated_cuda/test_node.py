@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from tests.emulated_cuda.asking import UUIDS, ask
+from tests.emulated_cuda.asking import ask
+from tests.emulated_cuda.build import UUIDS
 from tests.fixtures import fake_nvml
 from tests.integration.pipeline.conftest import ServerProcess, credential  # noqa: F401 -- a fixture
 

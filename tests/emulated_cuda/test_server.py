@@ -12,12 +12,14 @@ import pytest
 from benchmarks.gpu.overlap import overlap_of
 from benchmarks.gpu.traced import PREFIX, STAGES_KEY
 from benchmarks.pipeline.setting import calls, replies
-from tests.emulated_cuda.asking import N_CLIENTS, UUIDS, ask
+from tests.emulated_cuda.asking import N_CLIENTS, ask
 from tests.emulated_cuda.bad_operations import PATH
+from tests.emulated_cuda.build import UUIDS
 from tests.fixtures.fake_nvml import GpuRow
 from tests.integration.pipeline.conftest import credential, start_server  # noqa: F401 -- fixtures
 from tests.unit.operations.linear import general
-from yarn_accel.client.client import Call, Client, Tensor
+from yarn_accel.client.calls import Call, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.errors import AccelError, RejectedError
 from yarn_accel.pipeline.workers.calibration import PROBLEMS
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from torque_sched.adapters.home import HIGHEST_TRUSTED_UID, path_elements
 
-__all__ = ["act_as_owner"]
-
 
 def act_as_owner(folder: Path) -> None:
     """Where root works in a folder of an ordinary account, go on as that account, for good.

@@ -14,8 +14,6 @@ from torque_sched.core.model import GpuReport, NodeStatus
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import NodeState
 
-__all__ = ["COMPARED", "Differences", "differences", "in_words"]
-
 _LIMITS = (
     "name", "max_running", "max_user_run", "max_group_run", "resources_available", "resources_assigned",
     "resources_max", "keep_completed_s",

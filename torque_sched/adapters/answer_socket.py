@@ -20,17 +20,6 @@ from typing import Any
 
 from torque_sched.errors import StartupError
 
-__all__ = [
-    "ANSWER_BYTES",
-    "QUESTION_BYTES",
-    "SOCKET_FOLDER",
-    "ask",
-    "line_of",
-    "listen",
-    "mapping_of",
-    "peer_uid",
-]
-
 SOCKET_FOLDER = "sched_answers"
 """Below the PBS home."""
 _NAME = "socket"

@@ -38,8 +38,6 @@ from torque_sched.core.batch_protocol import (
 )
 from torque_sched.errors import AnswerLostError, ProtocolError, ServerConnectionError
 
-__all__ = ["DEFAULT_PORT", "TRQAUTHD_SOCKET", "BatchAnswer", "BatchClient", "ServerPlace"]
-
 T = TypeVar("T")
 DEFAULT_PORT = 15001
 TRQAUTHD_SOCKET = Path("/tmp/trqauthd-unix")

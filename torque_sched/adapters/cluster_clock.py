@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from torque_sched.core.model import Node
 
-__all__ = ["ClusterClock", "Moment"]
-
 _AHEAD_S = 60.0
 """The server's time may be so much ahead of this host's: no report comes from the future."""
 _BEHIND_S = 300.0

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 
 from torque_sched.errors import CommandError
 
-__all__ = ["Commands", "Completed"]
-
 _CHUNK_BYTES = 1 << 18
 _STDERR_BYTES = 1 << 16
 _REAP_FIRST_S = 0.0003

@@ -22,8 +22,6 @@ from pathlib import Path
 from torque_sched.adapters.left_orders import end_overdue
 from torque_sched.errors import SnapshotError
 
-__all__ = ["LOCK_NAME", "CycleLock"]
-
 logger = logging.getLogger(__name__)
 
 LOCK_NAME = "cycle.lock"

@@ -14,8 +14,6 @@ from pathlib import Path
 from torque_sched.adapters.state_file import open_plain, read_plain
 from torque_sched.errors import StartupError
 
-__all__ = ["HIGHEST_TRUSTED_UID", "LockFile", "check_folder", "holder_of", "path_elements", "pid_in"]
-
 HIGHEST_TRUSTED_UID = 10
 """The C daemon trusts folders of system accounts up to this."""
 _MAX_LINKS = 40

@@ -18,8 +18,6 @@ from typing import Any
 from torque_sched.adapters.state_file import open_plain
 from torque_sched.errors import RecordError, StartupError
 
-__all__ = ["Journal", "read_journal"]
-
 _PREFIX = "cycles-"
 _SUFFIX = ".jsonl"
 _NAME = re.compile(re.escape(_PREFIX) + r"([0-9]{8}-[0-9]{6})-([0-9]{4})" + re.escape(_SUFFIX))

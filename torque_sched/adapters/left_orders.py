@@ -13,8 +13,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["end_overdue"]
-
 _PROC = Path("/proc")
 _N_WORDS = 5
 """``qrun -a -H HOSTS JOB``, whatever interpreter is in front of it."""

@@ -21,8 +21,6 @@ from torque_sched.adapters.state_file import open_plain
 from torque_sched.core.texts import one_line
 from torque_sched.errors import StartupError
 
-__all__ = ["Event", "LogFile", "LogHandler", "dialect_of"]
-
 _OLD_LINE = re.compile(rb"^[0-9/]{10} [0-9:]{8};[0-9a-f]{4};", re.MULTILINE)
 _TAIL_BYTES = 4096
 _MOST_CHARACTERS = 10_000

@@ -10,8 +10,6 @@ from typing import Any
 from torque_sched.errors import StartupError
 from torque_sched.extras import install_command
 
-__all__ = ["Figures", "Spans", "serve_figures", "serve_metrics"]
-
 _LATE_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 86400.0)
 """Bounds of how late, or how early, promised jobs start."""
 _BUCKETS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 120.0)

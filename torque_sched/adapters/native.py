@@ -38,8 +38,6 @@ from torque_sched.parse.records import Parsed, Record
 from torque_sched.parse.refusals import order_result, refusal_words
 from torque_sched.parse.status_objects import JOB_ATTRIBUTES, builder, parsed
 
-__all__ = ["LOOK_S", "ORDER_S", "NativePbs"]
-
 T = TypeVar("T")
 LOOK_S = 30.0
 ORDER_S = 10.0

@@ -24,19 +24,6 @@ from torque_sched.parse.qrun import RunKind, RunResult, classify_qrun
 from torque_sched.parse.qstat import parse_jobs, parse_queues, parse_server
 from torque_sched.parse.records import Parsed
 
-__all__ = [
-    "NOTE_AFTER_S",
-    "QUERIES",
-    "Asked",
-    "Look",
-    "Parts",
-    "Pbs",
-    "QueriedServer",
-    "TorqueServer",
-    "look_once",
-    "read_snapshot",
-]
-
 QUERIES: dict[str, tuple[str, ...]] = {
     "nodes": ("pbsnodes", "-x"),
     "jobs": ("qstat", "-f", "-t", "-x"),

@@ -16,8 +16,6 @@ from pydantic import BaseModel, ValidationError
 from torque_sched.adapters.state_file import read_plain
 from torque_sched.errors import ConfigError
 
-__all__ = ["complaints", "described", "read_settings"]
-
 logger = logging.getLogger(__name__)
 
 _SHOWN = 60

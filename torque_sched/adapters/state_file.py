@@ -13,8 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["lives", "open_plain", "read_plain", "read_trusted", "write_atomic"]
-
 _MAX_BYTES = 1 << 20
 _MAX_PLAIN_BYTES = 256 << 20
 

@@ -20,8 +20,6 @@ from torque_sched.core.model import JobId, NodeName
 from torque_sched.errors import BatchError, ServerConnectionError, SnapshotError
 from torque_sched.parse.qrun import RunKind, RunResult
 
-__all__ = ["ChosenTransport", "Transport", "disagreement"]
-
 logger = logging.getLogger(__name__)
 
 Transport = Literal["auto", "native", "commands"]

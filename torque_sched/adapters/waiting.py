@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["cancelled", "within"]
-
 T = TypeVar("T")
 _CANCEL_AGAIN_S = 0.5
 

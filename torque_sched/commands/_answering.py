@@ -24,8 +24,6 @@ from torque_sched.commands import _console
 from torque_sched.commands._console import notes, options_of
 from torque_sched.errors import TorqueSchedError
 
-__all__ = ["HUNG_S", "QUESTIONS", "answer_question", "answered", "load_teller", "respond", "shown_by_daemon"]
-
 QUESTIONS: Mapping[str, Mapping[str, type]] = {
     "explain": {"name": str},
     "showbf": {"kind": str, "walltime": str, "shows_names": bool, "as_json": bool},

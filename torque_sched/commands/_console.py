@@ -11,8 +11,6 @@ import click
 
 from torque_sched.core.texts import is_plain, one_line
 
-__all__ = ["notes", "options_of", "out"]
-
 terminal_width: int | None = None
 """Columns of the terminal that somebody else's output is for; None: ours, or no terminal."""
 

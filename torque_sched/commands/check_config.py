@@ -14,13 +14,11 @@ import click
 import yaml
 
 from torque_sched.adapters.settings_file import described
+from torque_sched.commands._console import options_of
 from torque_sched.commands.parse import plain
 from torque_sched.commands.serve import with_options
-from torque_sched.commands.status import options_of
 from torque_sched.daemon.place import command_environment
 from torque_sched.errors import TorqueSchedError
-
-__all__ = ["check_config"]
 
 
 @click.command("check-config")

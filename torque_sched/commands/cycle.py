@@ -10,11 +10,9 @@ from typing import Any
 
 import click
 
+from torque_sched.commands._console import notes, options_of
 from torque_sched.commands.serve import with_options
-from torque_sched.commands.status import notes, options_of
 from torque_sched.errors import TorqueSchedError
-
-__all__ = ["cycle"]
 
 
 @click.command()

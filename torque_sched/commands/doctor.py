@@ -11,11 +11,9 @@ from typing import Any
 
 import click
 
+from torque_sched.commands._console import notes
 from torque_sched.commands.serve import with_options
-from torque_sched.commands.status import notes
 from torque_sched.errors import TorqueSchedError
-
-__all__ = ["doctor"]
 
 
 @click.command()

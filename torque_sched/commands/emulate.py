@@ -12,8 +12,6 @@ from torque_sched.emulation import EmulatedTorque, Fault
 from torque_sched.emulation.faults import KINDS
 from torque_sched.errors import TorqueSchedError
 
-__all__ = ["emulate"]
-
 Result = TypeVar("Result")
 
 

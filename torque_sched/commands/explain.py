@@ -9,10 +9,8 @@ from typing import Any
 import click
 
 from torque_sched.commands._answering import respond
+from torque_sched.commands._console import out
 from torque_sched.commands.serve import with_options
-from torque_sched.commands.status import out
-
-__all__ = ["explain", "show_explanation", "tell"]
 
 
 @click.command()

@@ -25,8 +25,6 @@ from torque_sched.daemon.packaging import (
 from torque_sched.daemon.place import pbs_home
 from torque_sched.errors import TorqueSchedError
 
-__all__ = ["install"]
-
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _THERE = click.Path(path_type=Path, file_okay=False, exists=True)
 _INIT_SCRIPT = Path("/etc/init.d/pbs_sched")

@@ -19,8 +19,6 @@ from torque_sched.parse.qmgr import parse_qmgr
 from torque_sched.parse.qstat import parse_jobs, parse_queues, parse_server
 from torque_sched.parse.records import Parsed
 
-__all__ = ["parse", "plain"]
-
 
 @click.command()
 @click.argument("form", type=click.Choice(["pbsnodes", "qstat", "qmgr", "accounting"]))

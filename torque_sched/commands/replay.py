@@ -9,8 +9,6 @@ import click
 
 from torque_sched.errors import TorqueSchedError
 
-__all__ = ["replay"]
-
 
 @click.command()
 @click.argument("journal", type=click.Path(exists=True, path_type=Path))

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import click
 
+from torque_sched.commands._console import options_of
 from torque_sched.commands.serve import with_options
-from torque_sched.commands.status import options_of
 from torque_sched.errors import TorqueSchedError
-
-__all__ = ["report"]
 
 _DAY_S = 86400.0
 

@@ -16,8 +16,6 @@ import click
 from torque_sched.commands.serve import with_options
 from torque_sched.errors import ConfigError, TorqueSchedError
 
-__all__ = ["reserve"]
-
 _WAKE_S = 2.0
 
 
@@ -42,7 +40,7 @@ def reserve(home: Path | None, config_file: Path | None, **asked: Any) -> None:
     The scheduler reads this in every cycle, so no signal is needed. Running jobs are left alone.
     """
     from torque_sched.adapters.home import check_folder
-    from torque_sched.commands.status import options_of
+    from torque_sched.commands._console import options_of
 
     try:
         _check(asked)
@@ -77,7 +75,7 @@ def _check(asked: dict[str, Any]) -> None:
 
 def _make(options: Any, asked: dict[str, Any]) -> None:
     from torque_sched.adapters.pbs import look_once
-    from torque_sched.commands.status import notes
+    from torque_sched.commands._console import notes
     from torque_sched.daemon.config import read_config
     from torque_sched.daemon.place import command_environment
     from torque_sched.learning.reservations import KeptReservation, Reservations
@@ -124,7 +122,7 @@ def _free_name(taken: set[str]) -> str:
 
 
 def _list(options: Any, asked: dict[str, Any]) -> None:
-    from torque_sched.commands.status import out
+    from torque_sched.commands._console import out
     from torque_sched.report.tables import table
 
     found = _kept(options)

@@ -14,8 +14,6 @@ import click
 from torque_sched import __version__
 from torque_sched.errors import TorqueSchedError
 
-__all__ = ["serve", "with_options"]
-
 _FILE = click.Path(path_type=Path)
 _DEFAULT = "sched_priv/torque_sched.yaml"
 

@@ -11,11 +11,9 @@ from typing import Any
 import click
 
 from torque_sched.commands._answering import respond
+from torque_sched.commands._console import out
 from torque_sched.commands.serve import with_options
-from torque_sched.commands.status import out
 from torque_sched.errors import ConfigError, UnitError
-
-__all__ = ["showbf", "tell"]
 
 
 @click.command()

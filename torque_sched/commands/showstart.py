@@ -14,8 +14,6 @@ from torque_sched.commands._answering import respond
 from torque_sched.commands.serve import with_options
 from torque_sched.errors import ConfigError
 
-__all__ = ["showstart", "tell"]
-
 
 @click.command()
 @with_options

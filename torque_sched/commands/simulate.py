@@ -17,8 +17,6 @@ from torque_sched.errors import ConfigError, TorqueSchedError
 if TYPE_CHECKING:
     from torque_sched.sim.results import Experiment
 
-__all__ = ["simulate"]
-
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _POSITIVE = click.IntRange(min=1)
 

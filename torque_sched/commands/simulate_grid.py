@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from torque_sched.sim.grid.metrics import GridFigures
     from torque_sched.sim.grid.outcome import GridRun
 
-__all__ = ["simulate_grid"]
-
 _MODES = ("home", "search", "coallocate")
 _NUMBER = click.FloatRange(min=0)
 

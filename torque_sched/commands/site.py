@@ -14,8 +14,6 @@ import click
 from torque_sched.adapters.settings_file import described
 from torque_sched.errors import TorqueSchedError
 
-__all__ = ["site"]
-
 _FILE = click.Path(path_type=Path)
 
 
@@ -142,7 +140,7 @@ def _peers(context: click.Context) -> None:
     """Show each peer: is it there, since when, and what was wrong last."""
     from rich.table import Table
 
-    from torque_sched.commands.status import out
+    from torque_sched.commands._console import out
 
     try:
         state = _state(context)

@@ -16,8 +16,6 @@ from torque_sched.commands._console import notes, options_of, out
 from torque_sched.commands.serve import with_options
 from torque_sched.errors import ConfigError, TorqueSchedError
 
-__all__ = ["notes", "options_of", "out", "status", "tell"]
-
 
 @click.command()
 @with_options

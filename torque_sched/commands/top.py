@@ -14,11 +14,9 @@ from typing import Any
 import click
 
 from torque_sched.commands._answering import shown_by_daemon
+from torque_sched.commands._console import notes, options_of, out
 from torque_sched.commands.serve import with_options
-from torque_sched.commands.status import notes, options_of, out
 from torque_sched.errors import TorqueSchedError
-
-__all__ = ["tell", "top"]
 
 Screen = Callable[[int, Callable[[str], None]], Any]
 """Makes what is shown, with so many nodes; the function is called with what a look waits for."""

@@ -14,8 +14,6 @@ from torque_sched.commands.explain import show_explanation
 from torque_sched.commands.serve import with_options
 from torque_sched.errors import ConfigError
 
-__all__ = ["tell", "whatif"]
-
 
 @click.command()
 @with_options

@@ -13,8 +13,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 
-__all__ = ["Availability"]
-
 
 class Availability:
     """How many of `capacity` equal processors are free at every time from `now_s` on.

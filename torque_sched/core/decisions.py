@@ -9,8 +9,6 @@ from torque_sched.core.model import JobId, NodeName
 from torque_sched.core.reasons import Broken, Reason, comment_for
 from torque_sched.errors import ModelError
 
-__all__ = ["Decision", "Hold", "NodeShare", "Promise", "Reserve", "Start", "hosts_argument"]
-
 
 @dataclass(frozen=True, slots=True)
 class NodeShare:

@@ -16,15 +16,6 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = [
-    "LARGEST_INCARNATION",
-    "Claim",
-    "Member",
-    "MemberState",
-    "Membership",
-    "MembershipRules",
-]
-
 LARGEST_INCARNATION = 2**53 - 1
 """A claim beyond it is left out; one peer cannot force numbers that others cannot answer."""
 

@@ -17,27 +17,6 @@ from torque_sched.core.states import HoldType, JobState, NodeState
 from torque_sched.core.units import amount
 from torque_sched.errors import ModelError, UnitError
 
-__all__ = [
-    "Dependency",
-    "GpuDevice",
-    "GpuReport",
-    "GpuSlot",
-    "HostSlots",
-    "Job",
-    "JobId",
-    "JobSlots",
-    "JobState",
-    "Node",
-    "NodeName",
-    "NodeStatus",
-    "Queue",
-    "QueueName",
-    "Resources",
-    "Server",
-    "UsedResources",
-    "job_number",
-]
-
 JobId = NewType("JobId", str)
 NodeName = NewType("NodeName", str)
 QueueName = NewType("QueueName", str)

@@ -11,16 +11,6 @@ from collections.abc import Mapping
 
 from torque_sched.core.texts import one_line
 
-__all__ = [
-    "COMMENT_LIMIT",
-    "Broken",
-    "Reason",
-    "comment_for",
-    "log_text_for",
-    "run_failure_comment",
-    "started_comment",
-]
-
 COMMENT_LIMIT = 250
 """Longest comment in characters; longer ones are cut, so that qalter's argument list stays short."""
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from torque_sched.errors import ModelError
 
-__all__ = ["AccessPolicy", "Chunk", "GenericResource", "Request"]
-
 
 class AccessPolicy(enum.Enum):
     """Who else may run on the nodes of a job (``naccesspolicy``, ``-W x=NACCESSPOLICY:..``, ``-n``)."""

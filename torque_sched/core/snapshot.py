@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from torque_sched.core.model import Job, JobId, Node, NodeName, Queue, QueueName, Server
 from torque_sched.core.states import JobState
 
-__all__ = ["Snapshot"]
-
 
 @dataclass(frozen=True)
 class Snapshot:

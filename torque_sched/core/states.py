@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["HoldType", "JobState", "NodeState"]
-
 
 class JobState(enum.Enum):
     """Where a job is in its life, with the letter ``qstat`` prints for it.

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_plain", "one_line"]
-
 _PLAIN = bytes(range(0x20, 0x7F))
 
 _NOT_SHOWN = re.compile(

@@ -15,19 +15,6 @@ import re
 
 from torque_sched.errors import UnitError
 
-__all__ = [
-    "DURATION_RESOURCES",
-    "SIZE_RESOURCES",
-    "WORD_BYTES",
-    "amount",
-    "boolean",
-    "count",
-    "duration_s",
-    "format_duration",
-    "format_size",
-    "size_bytes",
-]
-
 WORD_BYTES = 8
 SIZE_RESOURCES = frozenset({"mem", "pmem", "vmem", "pvmem", "file", "workingset", "physmem", "availmem"})
 DURATION_RESOURCES = frozenset({"walltime", "cput", "pcput", "time"})

@@ -39,8 +39,6 @@ from torque_sched.learning import History
 from torque_sched.policies.context import Context, PendingStart
 from torque_sched.policies.settings import Settings
 
-__all__ = ["AnswerLimits", "AnswerPort", "LastLook", "Teller", "open_port"]
-
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.02

@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 
 from torque_sched.policies.context import Pause
 
-__all__ = ["Failures", "Pauses", "Steps"]
-
 Key = TypeVar("Key", bound=Hashable)
 _ROUNDING_S = 1.0
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from torque_sched.errors import TorqueSchedError
 
-__all__ = ["into_background"]
-
 _READY = b"\0"
 
 

@@ -17,8 +17,6 @@ from torque_sched.daemon.back_off import Pauses, Steps
 from torque_sched.daemon.finding import Finding
 from torque_sched.policies.context import Pause
 
-__all__ = ["BlackHoleRules", "BlackHoles"]
-
 
 @dataclass(frozen=True, slots=True)
 class BlackHoleRules:

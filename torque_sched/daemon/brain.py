@@ -27,8 +27,6 @@ from torque_sched.policies.gate import Gate
 from torque_sched.policies.settings import Settings
 from torque_sched.policies.start_words import with_expected
 
-__all__ = ["PolicyBrain", "RecordedPredictions"]
-
 
 @dataclass(slots=True)
 class RecordedPredictions:

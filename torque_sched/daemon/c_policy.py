@@ -27,8 +27,6 @@ from torque_sched.policies.decide import planner
 from torque_sched.policies.registry import new_backfill, new_order, new_placement
 from torque_sched.policies.settings import Settings
 
-__all__ = ["FILES", "CFiles", "SettingsInForce", "c_files_of", "half_life_s", "read_c_files"]
-
 FILES = ("sched_config", "holidays", "dedicated_time", "resource_group")
 """What is read in ``sched_priv``, all of it optional."""
 _A_DAY_S = 86_400.0

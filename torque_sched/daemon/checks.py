@@ -30,8 +30,6 @@ from torque_sched.daemon.place import Options, command_environment, server_host,
 from torque_sched.daemon.server import native_server
 from torque_sched.errors import SnapshotError, TorqueSchedError
 
-__all__ = ["Check", "Level", "avoided_nodes", "examine", "rights", "transport_check"]
-
 _NEEDED = ("pbsnodes", "qstat", "qrun", "qalter")
 _USEFUL = ("qdel", "qmgr")
 _LEARNS_AT_S = 60.0

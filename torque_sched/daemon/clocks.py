@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from torque_sched.adapters.pbs import Look
 
-__all__ = ["clock_text", "clock_troubles"]
-
 
 def clock_text(ahead_s: float) -> str:
     """How far this host's clock is off, in words; empty: not so far that it matters."""

@@ -21,16 +21,6 @@ from torque_sched.core.reasons import Reason, run_failure_comment
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import JobState
 
-__all__ = [
-    "IDS_PER_CALL",
-    "CommentCall",
-    "CommentPace",
-    "CommentPlan",
-    "Renewal",
-    "plain_comment",
-    "with_an_old_comment",
-]
-
 IDS_PER_CALL = 2000
 """Far below the kernel's limit for an argument list: an id takes at most some 100 bytes."""
 

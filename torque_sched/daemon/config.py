@@ -44,17 +44,6 @@ from torque_sched.policies.registry import (
 )
 from torque_sched.policies.rules import GpuRules, MemoryRules, NodeRules, QueueRules
 
-__all__ = [
-    "Choice",
-    "Config",
-    "FairShareSettings",
-    "JournalSettings",
-    "LearningSettings",
-    "MetricsSettings",
-    "ReservationSettings",
-    "read_config",
-]
-
 _RENAMED = {"words_of_c": "pbs_sched_reasons_only", "gpus.avoid_sick": "gpus.avoid_unhealthy"}
 
 _FROZEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -27,8 +27,6 @@ from torque_sched.learning.promises import Change, Outcome
 from torque_sched.parse.qrun import RunKind, RunResult
 from torque_sched.policies.context import Context
 
-__all__ = ["Brain", "Cycle", "CycleLimits", "CycleReport", "comment_of_start"]
-
 logger = logging.getLogger(__name__)
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")

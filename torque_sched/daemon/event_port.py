@@ -20,16 +20,6 @@ from dataclasses import dataclass
 from torque_sched.adapters.waiting import within
 from torque_sched.errors import ConfigError, StartupError
 
-__all__ = [
-    "DEFAULT_PORT",
-    "Callers",
-    "EventPort",
-    "SchedCommand",
-    "addresses_of",
-    "bind_all",
-    "parse_callers",
-]
-
 logger = logging.getLogger(__name__)
 
 DEFAULT_PORT = 15004

@@ -13,8 +13,6 @@ from torque_sched.policies.context import Context
 from torque_sched.policies.expected import EXPECTED_JOBS, expected_starts
 from torque_sched.policies.settings import Settings
 
-__all__ = ["Expecting"]
-
 _EVERY_S = 30.0
 _CHANGED_S = 10.0
 """Where other jobs run than before: one that ends early moves the starts of all behind it."""

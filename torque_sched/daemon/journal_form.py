@@ -28,8 +28,6 @@ from torque_sched.parse.qrun import RunKind
 from torque_sched.policies.context import Context, KnownPredictions
 from torque_sched.policies.settings import Settings
 
-__all__ = ["JournalledCycle", "line_of", "plain", "read_journal"]
-
 VERSION = 1
 _LEVEL = 1
 """zlib's fastest: an output shrinks to a tenth all the same."""

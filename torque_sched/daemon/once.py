@@ -18,8 +18,6 @@ from torque_sched.daemon.place import Options, command_environment
 from torque_sched.daemon.standing import Standing
 from torque_sched.daemon.startup import open_history
 
-__all__ = ["run_once"]
-
 
 async def run_once(options: Options, *, dry: bool, note: Callable[[str], None]) -> CycleReport:
     """Look, decide, and unless ``dry`` act; ``note`` is told what the look waits for.

@@ -23,21 +23,6 @@ from torque_sched.adapters.home import check_folder
 from torque_sched.adapters.state_file import read_trusted, write_atomic
 from torque_sched.errors import StartupError
 
-__all__ = [
-    "KEPT",
-    "RECORDS",
-    "Step",
-    "apply",
-    "command_folders",
-    "init_script_changes",
-    "plan",
-    "program",
-    "record_of",
-    "shim_text",
-    "undo",
-    "unit_text",
-]
-
 KEPT = ".torque-original"
 RECORDS = Path("/var/lib/torque-sched")
 """Where root keeps the records of installations."""

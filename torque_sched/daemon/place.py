@@ -12,17 +12,6 @@ from pathlib import Path
 
 from torque_sched.errors import StartupError
 
-__all__ = [
-    "DEFAULT_HOME",
-    "DEFAULT_NAME",
-    "Options",
-    "command_environment",
-    "pbs_home",
-    "server_host",
-    "server_name",
-    "this_user",
-]
-
 DEFAULT_HOME = Path("/var/spool/torque")
 DEFAULT_NAME = "torque_sched.yaml"
 """Our settings; looked for in ``sched_priv`` when no file is named."""

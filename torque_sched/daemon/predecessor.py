@@ -8,8 +8,6 @@ from torque_sched.errors import RecordError
 from torque_sched.learning import History
 from torque_sched.parse.usage_file import parse_usage
 
-__all__ = ["USAGE", "take_over_usage", "without_effect"]
-
 USAGE = "usage"
 """pbs_sched's own store of fair-share usage, in ``sched_priv``."""
 

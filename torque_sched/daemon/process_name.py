@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["be_called"]
-
 _ARG_START, _ARG_END = 45, 46
 """Places in ``/proc/self/stat`` behind the name, counted from 0."""
 

@@ -31,8 +31,6 @@ from torque_sched.learning.predictions import RecentError
 from torque_sched.learning.promises import BETTER, MADE, UNEXPLAINED
 from torque_sched.parse.qrun import RunKind
 
-__all__ = ["Records"]
-
 logger = logging.getLogger(__name__)
 
 _STATE_VERSION = 1

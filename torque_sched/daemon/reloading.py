@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from torque_sched.daemon.config import Config
 
-__all__ = ["AT_ONCE", "changes_of", "taken_at_once"]
-
 AT_ONCE = frozenset(
     {
         "back_off", "backfill", "black_holes", "comment_moved", "comment_refresh_s", "comments_renewed_per_s",

@@ -13,8 +13,6 @@ from torque_sched.adapters.transport import ChosenTransport
 from torque_sched.daemon.config import Config
 from torque_sched.daemon.place import server_host, server_name
 
-__all__ = ["native_server", "server_place", "torque_server"]
-
 
 def torque_server(home: Path, config: Config, commands: Commands, clock: Callable[[], float]) -> TorqueServer:
     """What a daemon looks at and gives orders to.

@@ -27,8 +27,6 @@ from torque_sched.daemon.event_port import EventPort, SchedCommand
 from torque_sched.errors import SnapshotError, StartupError, TorqueSchedError
 from torque_sched.parse.qrun import RunKind
 
-__all__ = ["Ending", "Pace", "Service", "re_execute"]
-
 logger = logging.getLogger(__name__)
 
 _EXEC_FAILED = 3

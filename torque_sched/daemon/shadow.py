@@ -34,8 +34,6 @@ from torque_sched.core.states import JobState, NodeState
 from torque_sched.daemon.cycle import CycleReport
 from torque_sched.policies.context import Context
 
-__all__ = ["Shadow", "ShadowReport", "read_report", "words_of"]
-
 logger = logging.getLogger(__name__)
 
 _KEPT_JOBS = 200

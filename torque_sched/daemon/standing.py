@@ -26,8 +26,6 @@ from torque_sched.learning.rows import PauseRow
 from torque_sched.parse.qrun import RunKind, RunResult
 from torque_sched.policies.context import BackOff, Pause, PendingStart
 
-__all__ = ["BackOffRules", "Standing"]
-
 _RUNNING_SUBSTATE = 42
 _LEFT_SUBSTATE = 19
 """A queued job whose accepted start never began; seen on array members beyond their limit (6.1.3)."""

@@ -41,8 +41,6 @@ from torque_sched.policies.context import Context, PendingStart
 from torque_sched.policies.decide import decide
 from torque_sched.policies.rules import Rates
 
-__all__ = ["Prepared", "accounting_folder", "open_history", "prepare", "read_callers", "run", "without_root"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -22,26 +22,6 @@ from torque_sched.emulation.routing import RETRY_S, check_limits, check_room, is
 from torque_sched.emulation.run import WELL_FORMED
 from torque_sched.emulation.world import World
 
-__all__ = [
-    "change_holds",
-    "delete_job",
-    "each_job",
-    "names_stranger",
-    "on_jobs",
-    "permit",
-    "qchkpt",
-    "qdel",
-    "qhold",
-    "qmove",
-    "qmsg",
-    "qorder",
-    "qrerun",
-    "qrls",
-    "qsig",
-    "refuse_complete",
-    "targets",
-]
-
 Act = Callable[[World, Call, EmulatedJob, Options], None]
 _USAGE = {
     "qalter": "usage: qalter [-a date_time] [-A account_string] ...\n",

@@ -17,8 +17,6 @@ from torque_sched.emulation.spec import SpecError, parse_spec
 from torque_sched.emulation.submit import RESOURCES, output_path
 from torque_sched.emulation.world import World
 
-__all__ = ["qalter"]
-
 _READ_ONLY = "Cannot set attribute, read only or insufficient permission "
 _OPERATOR_ATTRIBUTES = frozenset(("comment", "exec_host"))
 _EXTRAS = frozenset(

@@ -5,17 +5,6 @@ from __future__ import annotations
 from torque_sched.emulation.checks import canonical
 from torque_sched.emulation.model import Refused
 
-__all__ = [
-    "FAMILIES",
-    "LISTS",
-    "NUMBERS",
-    "OPERATORS_MAY_NOT",
-    "READ_ONLY",
-    "is_queue_attribute",
-    "is_server_attribute",
-    "kept_value",
-]
-
 _BOOLEANS = frozenset(
     (
         "scheduling", "query_other_jobs", "poll_jobs", "mom_job_sync", "down_on_error",

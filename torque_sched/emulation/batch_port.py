@@ -32,8 +32,6 @@ from torque_sched.emulation.faults import Fault, Faults
 from torque_sched.emulation.world import World
 from torque_sched.errors import ProtocolError, StartupError, UnknownRequestError
 
-__all__ = ["BatchPort"]
-
 _PRIVILEGED = 1024
 _LONGEST_NAME = 32
 _HALF_A_REQUEST_S = 900.0

@@ -44,8 +44,6 @@ from torque_sched.emulation.show_node import NodeTexts
 from torque_sched.emulation.show_server import SERVER_ORDER, queue_pairs, server_pairs
 from torque_sched.emulation.world import World
 
-__all__ = ["Answered", "Requests", "names_of", "read_async_modify", "real_time_s", "refusal", "words_of"]
-
 _NAMES: dict[RequestType, tuple[str, ...]] = {
     RequestType.STATUS_JOB: ("StatusJob", "qstat"),
     RequestType.STATUS_QUEUE: ("StatusQueue", "qstat"),

@@ -9,18 +9,6 @@ from pathlib import Path
 from torque_sched.emulation.model import Refused
 from torque_sched.emulation.world import World
 
-__all__ = [
-    "DENIED",
-    "Answer",
-    "Call",
-    "Options",
-    "Verb",
-    "check_listed",
-    "read_options",
-    "resolve",
-    "unknown_host",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Call:

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from torque_sched.emulation.call import Options
 from torque_sched.emulation.model import Refused, seconds_of, walltime_text
 
-__all__ = ["Misused", "canonical", "check_options", "execution_time_s", "is_host_list"]
-
 _USAGE = "usage: {name} [-a date_time] [-A account_string] ...\n"
 _DURATIONS = frozenset(("walltime", "cput", "pcput"))
 _NUMBERS = frozenset(("ncpus", "nodect", "procs", "nice", "size"))

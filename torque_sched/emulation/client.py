@@ -10,8 +10,6 @@ import _socket
 import os
 import sys
 
-__all__ = ["main"]
-
 
 def _receive(sock: _socket.socket, size: int) -> bytes:
     data = b""

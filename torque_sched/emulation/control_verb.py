@@ -22,8 +22,6 @@ from torque_sched.emulation.submit import qsub
 from torque_sched.emulation.world import World
 from torque_sched.errors import ConfigError
 
-__all__ = ["Control", "convert_into", "set_node"]
-
 _FIXED = frozenset(("name", "mom_changed_s", "marked_down_s"))
 
 

@@ -11,8 +11,6 @@ import re
 from torque_sched.emulation.model import EmulatedJob, Refused
 from torque_sched.emulation.world import World
 
-__all__ = ["add_depends", "drop", "followers", "is_met", "link", "read_depends", "set_depends"]
-
 _KINDS = ("after", "afterok", "afternotok", "afterany")
 _ARRAY = re.compile(r"after(start|ok|notok|any)array(\[\d+\])?")
 _COUNTS = ("on", "synccount")

@@ -23,8 +23,6 @@ from torque_sched.emulation.install import install, nodes_of_shape, read_nodes
 from torque_sched.emulation.world import Settings
 from torque_sched.errors import StartupError
 
-__all__ = ["EmulatedTorque", "ManualClock", "SentEvent"]
-
 _START_S = 120.0
 _STOP_S = 60.0
 FIRST_SECOND_S = 1795195600.0

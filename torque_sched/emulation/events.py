@@ -15,8 +15,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["EventSender", "PrivilegedPorts"]
-
 _FIRST = 10
 _PRIVILEGED = range(1023, 599, -1)
 _CONNECT_S = 2.0

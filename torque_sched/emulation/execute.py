@@ -21,8 +21,6 @@ from torque_sched.emulation.model import EmulatedJob, seconds_of
 from torque_sched.emulation.qsub_client import parse_pairs
 from torque_sched.emulation.world import World
 
-__all__ = ["Processes", "end_left"]
-
 _WRAPPER = """#!/bin/sh
 # $1 folder, $2 shell, $3 output, $4 errors, $5 working directory
 mkdir "$1/started" 2>/dev/null || exit 0

@@ -26,8 +26,6 @@ from pathlib import Path
 
 from torque_sched.errors import ConfigError
 
-__all__ = ["KINDS", "Fault", "Faults"]
-
 KINDS = ("slow", "hang", "partial", "exit", "gone", "cut", "twice")
 _NUMBERS = {
     "Unknown Job Id": 15001, "Cannot set attribute": 15003, "Invalid request": 15004,

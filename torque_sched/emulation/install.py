@@ -23,8 +23,6 @@ from torque_sched.emulation.model import EmulatedNode, EmulatedQueue, size_kb
 from torque_sched.emulation.world import Settings, World
 from torque_sched.errors import ConfigError
 
-__all__ = ["PROGRAMS", "gone_answer", "install", "nodes_of_shape", "read_nodes"]
-
 PROGRAMS = [
     "qsub",
     "qrun",

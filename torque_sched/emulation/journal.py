@@ -20,8 +20,6 @@ from typing import Any
 from torque_sched.emulation.model import EmulatedJob, EmulatedNode, EmulatedQueue, from_record, to_record
 from torque_sched.emulation.world import Settings, World
 
-__all__ = ["Journal"]
-
 _COMPACT_BYTES = 64 * 1024 * 1024
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 _KINDS = {"job": EmulatedJob, "queue": EmulatedQueue, "node": EmulatedNode}

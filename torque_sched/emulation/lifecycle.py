@@ -15,22 +15,6 @@ from torque_sched.emulation.placing import Placement
 from torque_sched.emulation.routing import RETRY_S, is_route, route
 from torque_sched.emulation.world import World
 
-__all__ = [
-    "COMMANDS",
-    "advance",
-    "delete",
-    "end",
-    "forget",
-    "hold_text",
-    "requeue",
-    "resume",
-    "settle",
-    "start",
-    "suspend",
-    "update_parent",
-    "write_exec_host",
-]
-
 COMMANDS = {"null": 0, "new": 1, "term": 2, "time": 3, "recyc": 4, "cmd": 5, "first": 10}
 """Event codes of pbs_server, by name."""
 _WALLTIME_GRACE_S = 1.0

@@ -9,8 +9,6 @@ import socket
 import struct
 from pathlib import Path
 
-__all__ = ["listen_at", "name_of", "other_end"]
-
 
 def listen_at(directory: Path, name: str, mode: int) -> socket.socket:
     """A local socket in a folder, whatever the length of its path.

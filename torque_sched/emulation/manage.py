@@ -28,8 +28,6 @@ from torque_sched.emulation.show_server import (
 from torque_sched.emulation.submit import RESOURCES
 from torque_sched.emulation.world import World
 
-__all__ = ["qmgr", "qterm", "switch_queue"]
-
 _VERBS = ("active", "create", "delete", "list", "print", "set", "unset")
 _KINDS = {"server": "server", "s": "server", "queue": "queue", "q": "queue", "node": "node", "n": "node"}
 _STAY = frozenset(("scheduler_iteration", "node_check_rate", "tcp_timeout"))

@@ -11,23 +11,6 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-__all__ = [
-    "DEFAULT_VERSION",
-    "NO_SLOTS",
-    "EmulatedJob",
-    "EmulatedNode",
-    "EmulatedQueue",
-    "Refused",
-    "from_record",
-    "job_order",
-    "range_indices",
-    "range_text",
-    "seconds_of",
-    "size_kb",
-    "to_record",
-    "walltime_text",
-]
-
 DEFAULT_VERSION = "6.1.3"
 NO_SLOTS = -1
 """The slot limit of an array of which nothing may run."""

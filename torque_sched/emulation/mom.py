@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from torque_sched.emulation.model import EmulatedJob, EmulatedNode, size_kb, walltime_text
 from torque_sched.emulation.world import World
 
-__all__ = ["Report", "before_change", "gpu_status", "refresh_used", "report", "report_now", "status"]
-
 
 @dataclass(frozen=True, slots=True)
 class Report:

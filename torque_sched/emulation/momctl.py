@@ -7,8 +7,6 @@ from torque_sched.emulation.model import EmulatedNode
 from torque_sched.emulation.mom import report
 from torque_sched.emulation.world import World
 
-__all__ = ["momctl", "pbsdsh"]
-
 _USAGE = "  no command specified\nUSAGE:  momctl <ARGS>\n"
 _UNKNOWN = "? 15201"
 """What a mom says of a name that it does not know."""

@@ -11,8 +11,6 @@ from torque_sched.emulation.model import EmulatedJob, EmulatedNode
 from torque_sched.emulation.spec import Chunk, SpecError, parse_spec
 from torque_sched.emulation.world import World
 
-__all__ = ["NeverFits", "NotNow", "Placement", "can_ever_fit", "find_placement"]
-
 
 class NeverFits(Exception):
     """The request can never be met (or cannot be read): ``Unknown node in hostlist`` and the like."""

@@ -13,8 +13,6 @@ from torque_sched.emulation.model import EmulatedJob, Refused, job_order, second
 from torque_sched.emulation.submit import RESOURCES
 from torque_sched.emulation.world import World
 
-__all__ = ["qselect"]
-
 _LETTERS = "a:A:ec:h:l:N:p:q:r:s:u:"
 _USAGE = "usage: qselect [-a [op]date_time] ...\n"
 _COMPARED = {

@@ -14,8 +14,6 @@ from torque_sched.emulation.call import Call, Options, read_options, resolve
 from torque_sched.emulation.checks import Misused, check_options, is_host_list
 from torque_sched.emulation.depend import read_depends
 
-__all__ = ["NeedsInput", "Stopped", "Submission", "escaped", "parse_pairs", "read_submission", "variables"]
-
 _LETTERS = "a:A:b:c:C:d:D:e:EfF:hi:Ij:J:k:K:l:L:m:M:nN:o:p:P:q:r:S:t:T:u:v:Vw:W:Xxz-:"
 _OLD_LETTERS = _LETTERS.replace("i:", "").replace("K:", "").replace("L:", "")
 _NO_TERMINAL = "qsub:\tstandard input and output must be a terminal for\n\tinteractive job submission\n"

@@ -31,8 +31,6 @@ from torque_sched.emulation.show_server import (
 )
 from torque_sched.emulation.world import World
 
-__all__ = ["Pbsnodes", "named_jobs", "qstat"]
-
 _WIDE = frozenset("anriGMRs")
 _USAGE = "usage: qstat [-f [-1]] [-W site_specific] ...\n"
 _LETTERS = "aeBfGiMnqQrRstu:xW:lc1-:"

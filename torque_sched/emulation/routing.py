@@ -12,8 +12,6 @@ from torque_sched.emulation.model import EmulatedJob, EmulatedQueue, Refused, se
 from torque_sched.emulation.spec import parse_spec
 from torque_sched.emulation.world import World
 
-__all__ = ["RETRY_S", "check_kind", "check_limits", "check_room", "check_server", "is_route", "route"]
-
 RETRY_S = 10.0
 _MAX_QUEUED, _MAX_USER_QUEUED, _DISABLED, _REJECTED = 15048, 15076, 15023, 15041
 _PASSES = frozenset({_MAX_QUEUED, _MAX_USER_QUEUED, _DISABLED})

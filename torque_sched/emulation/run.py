@@ -13,8 +13,6 @@ from torque_sched.emulation.routing import is_route
 from torque_sched.emulation.spec import gpu_flags, with_mode
 from torque_sched.emulation.world import World
 
-__all__ = ["WELL_FORMED", "qrun", "run_job"]
-
 WELL_FORMED = re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?(@[\w.-]+)?$")
 _STATE_WORDS = {
     "W": "WAITING", "E": "EXITING", "T": "TRANSIT", "R": "RUNNING", "S": "SUSPENDED",

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from torque_sched.emulation.world import World
 
-__all__ = ["ScriptFiles"]
-
 
 class ScriptFiles:
     """The script files of one server; those of jobs it has forgotten go.

@@ -40,8 +40,6 @@ from torque_sched.emulation.trqauthd import Trqauthd
 from torque_sched.emulation.world import World
 from torque_sched.errors import ConfigError, StartupError
 
-__all__ = ["VERSIONED", "EmulatedServer", "main", "version_answer"]
-
 VERSIONED = frozenset(("qsub", "qstat", "pbsnodes", "qnodes"))
 """The programs that know ``--version``."""
 _POLL_S = 0.05

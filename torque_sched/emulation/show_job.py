@@ -12,23 +12,6 @@ from torque_sched.emulation.routing import is_route
 from torque_sched.emulation.spec import SpecError, parse_spec
 from torque_sched.emulation.world import World
 
-__all__ = [
-    "N_SIGHTS",
-    "OPERATOR",
-    "ctime_text",
-    "disk_table",
-    "fold",
-    "full_text",
-    "full_xml",
-    "is_moving",
-    "job_pairs",
-    "knows",
-    "short_table",
-    "sight",
-    "viewer_of",
-    "wide_table",
-]
-
 OPERATOR = "@operator"
 """Stands for every operator who is no manager where a viewer's name is asked for; a manager has none."""
 

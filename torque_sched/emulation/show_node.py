@@ -9,8 +9,6 @@ from torque_sched.emulation.model import EmulatedNode, range_text
 from torque_sched.emulation.mom import Report, gpu_status, report, status
 from torque_sched.emulation.world import World
 
-__all__ = ["STATES", "NodeTexts", "list_text", "node_attributes", "node_state"]
-
 
 def node_state(world: World, node: EmulatedNode, last: Report) -> str:
     """The ``state`` list: down, offline, job-exclusive, busy; ``free`` only alone."""

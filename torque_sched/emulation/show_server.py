@@ -10,23 +10,6 @@ from torque_sched.emulation.show_job import ctime_text, fold
 from torque_sched.emulation.show_node import node_attributes
 from torque_sched.emulation.world import World
 
-__all__ = [
-    "SERVER_ORDER",
-    "list_node",
-    "list_queue",
-    "list_server",
-    "print_node",
-    "print_queue",
-    "print_server",
-    "queue_pairs",
-    "queue_table",
-    "queue_text",
-    "server_pairs",
-    "server_table",
-    "server_text",
-    "summary_table",
-]
-
 _QUEUE_ORDER = [
     "queue_type",
     "Priority",

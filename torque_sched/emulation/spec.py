@@ -10,8 +10,6 @@ import functools
 import re
 from dataclasses import dataclass, replace
 
-__all__ = ["GPU_MODES", "Chunk", "SpecError", "gpu_flags", "parse_spec", "with_mode"]
-
 GPU_MODES = {
     "default": 0,
     "shared": 0,

@@ -23,8 +23,6 @@ from torque_sched.emulation.routing import RETRY_S, check_kind, check_limits, ch
 from torque_sched.emulation.spec import SpecError, parse_spec
 from torque_sched.emulation.world import World
 
-__all__ = ["RESOURCES", "array_indices", "output_path", "qsub"]
-
 RESOURCES = frozenset(
     (
         "nodes", "nodect", "neednodes", "walltime", "mem", "pmem", "vmem", "pvmem", "cput", "pcput", "ncpus",

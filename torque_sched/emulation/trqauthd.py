@@ -36,8 +36,6 @@ from torque_sched.emulation.local_socket import listen_at, name_of, other_end
 from torque_sched.emulation.world import Settings
 from torque_sched.errors import ProtocolError
 
-__all__ = ["Trqauthd"]
-
 _WRONG_USER = "trqauthd unable to authenticate. User or PID of calling process not found or does not match"
 _FIVE_TRIES_S = 0.1
 _RETRY_S = 0.5

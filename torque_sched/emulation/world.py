@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 
 from torque_sched.emulation.model import EmulatedJob, EmulatedNode, EmulatedQueue, Refused, size_kb
 
-__all__ = ["STATE_NAMES", "NetCounter", "Settings", "World"]
-
 STATE_NAMES = {
     "T": "Transit", "Q": "Queued", "H": "Held", "W": "Waiting", "R": "Running", "E": "Exiting",
     "C": "Complete",

@@ -12,8 +12,6 @@ from torque_sched.core.model import Job
 from torque_sched.errors import DocumentError, RecordError
 from torque_sched.parse.accounting import job_from_accounting, parse_accounting
 
-__all__ = ["AccountingPart", "read_on"]
-
 _DAY = re.compile(r"[0-9]{8}")
 _PART_BYTES = 512 << 10
 """Read in one cycle at most: a month of history is taken in over several cycles, not in one long one."""

@@ -11,8 +11,6 @@ from torque_sched.learning.figures import share
 from torque_sched.learning.rows import BalanceRow
 from torque_sched.learning.samples import Reading
 
-__all__ = ["balance_of", "unused_gpus"]
-
 _IDLE = 0.01
 
 

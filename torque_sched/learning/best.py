@@ -10,8 +10,6 @@ from torque_sched.policies.predict.estimate import Estimate, Predictor
 from torque_sched.policies.predict.fingerprint import Fingerprint, Key
 from torque_sched.policies.predict.registry import new_predictor
 
-__all__ = ["BestOf", "Said"]
-
 _LEAST_CHECKS = 5
 _MAX_KINDS = 20_000
 _JUDGED = ("user+script", "recent")

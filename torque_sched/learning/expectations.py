@@ -15,8 +15,6 @@ from torque_sched.core.snapshot import Snapshot
 from torque_sched.learning.promises import started_s
 from torque_sched.learning.rows import Expectation, JobKey
 
-__all__ = ["ErrorSeen", "ExpectationBook", "error_seen"]
-
 _COMPARED = 1000
 _MAX_WAITING = 50_000
 

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from torque_sched.core.model import Job, Node
 from torque_sched.policies.rules import Rates
 
-__all__ = ["Amounts", "Figure", "amounts_of", "cpu_rate", "figures_of", "runtime_at", "share"]
-
 _LEAST_BYTES = 1024.0
 _LEAST_S = 1.0
 _DELETED = 256

@@ -13,8 +13,9 @@ from datetime import datetime, timezone, tzinfo
 from pathlib import Path
 
 from torque_sched.core.decisions import Decision
-from torque_sched.core.model import Job, JobId, JobState, NodeName
+from torque_sched.core.model import Job, JobId, NodeName
 from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.states import JobState
 from torque_sched.errors import StartupError
 from torque_sched.learning.accounting import read_on
 from torque_sched.learning.balance import balance_of
@@ -32,8 +33,6 @@ from torque_sched.policies.context import PendingStart, Reservation
 from torque_sched.policies.fair_share import DEFAULT_GPU_WEIGHT
 from torque_sched.policies.load import Measured, PlacedLoad
 from torque_sched.policies.rules import Rates
-
-__all__ = ["History", "HistorySettings"]
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,6 @@ from torque_sched.core.model import Job
 from torque_sched.core.request import Chunk
 from torque_sched.policies.predict.fingerprint import Fingerprint
 
-__all__ = ["fingerprint_of", "script_of", "shape_of"]
-
 # A number set apart is a run's own; one that is attached may well be the program's (namd2, h264), unless the
 # word before it names no program or it has a leading zero or many digits.
 _RUN_NUMBER = re.compile(r"(?:[._\-+#=:@]+[0-9]+)+$")

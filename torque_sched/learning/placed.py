@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from torque_sched.core.decisions import NodeShare
-from torque_sched.core.model import Job, JobState, NodeName
+from torque_sched.core.model import Job, NodeName
 from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.states import JobState
 from torque_sched.learning.predictions import LearnedPredictions
 from torque_sched.learning.samples import Reading
 from torque_sched.policies.context import PendingStart
 from torque_sched.policies.load import Load, Measured, PlacedLoad
-
-__all__ = ["placed_of", "without_ended"]
 
 
 def placed_of(

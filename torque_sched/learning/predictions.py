@@ -17,8 +17,6 @@ from torque_sched.policies.context import Prediction
 from torque_sched.policies.load import Load
 from torque_sched.policies.predict.fingerprint import Fingerprint
 
-__all__ = ["Evidence", "LearnedPredictions", "RecentError"]
-
 _KEPT_ERRORS = 1000
 _RECENT = 50
 _DRIFT = 2.0

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterable
 
+from torque_sched.core.decisions import Promise
 from torque_sched.core.model import JobId
 from torque_sched.learning.promises import (
     KeptPromise,
@@ -17,12 +18,6 @@ from torque_sched.learning.promises import (
     read_changes,
 )
 from torque_sched.learning.rows import Expectation, JobKey, PauseRow
-from torque_sched.policies.context import Promise
-
-__all__ = [
-    "read_expected", "read_outcomes", "read_pauses", "read_promises", "write_expected", "write_pauses",
-    "write_promises",
-]  # fmt: skip
 
 _MAX_OUTCOMES = 100_000
 _MAX_EXPECTED = 10_000

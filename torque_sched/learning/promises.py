@@ -13,31 +13,12 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from torque_sched.core.decisions import Decision, Hold, NodeShare, Reserve
+from torque_sched.core.decisions import Decision, Hold, NodeShare, Promise, Reserve
 from torque_sched.core.model import Job, JobId, NodeName
 from torque_sched.core.reasons import Reason
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import JobState
 from torque_sched.learning.rows import JobKey
-from torque_sched.policies.context import Promise
-
-__all__ = [
-    "BETTER",
-    "MADE",
-    "UNEXPLAINED",
-    "WITHDRAWN",
-    "Change",
-    "KeptPromise",
-    "Outcome",
-    "PromiseBook",
-    "PromiseFacts",
-    "allocation_text",
-    "changes_text",
-    "outcome_of",
-    "read_allocation",
-    "read_changes",
-    "started_s",
-]
 
 MADE, BETTER, WITHDRAWN, UNEXPLAINED = "made", "better", "withdrawn", "unexplained"
 """Kinds of changes beside those of broken promises, which the policy names."""

@@ -26,8 +26,6 @@ from torque_sched.errors import ConfigError, StartupError
 from torque_sched.learning.schema import check_files, open_file
 from torque_sched.policies.context import Reservation
 
-__all__ = ["GRID_PREFIX", "KeptReservation", "Reservations", "boot_id", "overlapping"]
-
 GRID_PREFIX = "grid:"
 """Names of holds begin so; an administrator's may not."""
 

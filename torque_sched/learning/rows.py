@@ -11,11 +11,6 @@ from torque_sched.learning.figures import Amounts, Figure
 from torque_sched.policies.predict.estimate import Estimate
 from torque_sched.policies.predict.fingerprint import Fingerprint
 
-__all__ = [
-    "BalanceRow", "CycleFacts", "EndedJob", "Expectation", "JobKey", "PastSaid", "PauseRow", "Use",
-    "read_said", "said_text",
-]  # fmt: skip
-
 JobKey = tuple[str, float]
 """Job id and creation time: a server set up anew counts its jobs from 1 again."""
 

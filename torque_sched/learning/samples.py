@@ -11,8 +11,6 @@ from torque_sched.learning.rows import Use
 from torque_sched.policies.load import Load, Measured, measured_by_mom
 from torque_sched.sampler.form import JobSample, NodeSample, sample_from_varattr
 
-__all__ = ["Reading", "add_use", "amounts_from", "job_use", "reading_of"]
-
 _OLD_S = 120.0
 """A sample so much older than the report it came in was left by a sampler that is gone."""
 _SETTLED_S = 10.0

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from torque_sched.errors import NoSpaceError, StartupError
 
-__all__ = ["BUSY_S", "VERSION", "check_files", "migrate", "newer", "open_file"]
-
 BUSY_S = 5.0
 """So long one process waits for another's transaction."""
 

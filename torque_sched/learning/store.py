@@ -42,8 +42,6 @@ from torque_sched.learning.usage import Account, Holder
 from torque_sched.learning.usage_rows import charge, put_before, read_usage, write_usage
 from torque_sched.policies.predict.fingerprint import Fingerprint
 
-__all__ = ["Store"]
-
 _JOB_COLUMNS = (
     "job", "ctime_s", "user", "script", "shape", "time_limit", "queue", "nodes", "n_procs", "n_gpus",
     "queued_s", "start_s", "end_s", "exit_status", "runtime_s", "cpu_cores", "mem_bytes", "gpus",

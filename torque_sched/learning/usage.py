@@ -17,11 +17,6 @@ from torque_sched.learning.rows import EndedJob
 from torque_sched.policies.context import PendingStart
 from torque_sched.policies.fair_share import DEFAULT_GPU_WEIGHT, weighed
 
-__all__ = [
-    "BEFORE", "GROUP", "USER", "Account", "Holder", "Run", "Usage", "charged", "left", "pending_runs",
-    "run_of_ended", "run_of_job", "spent",
-]  # fmt: skip
-
 USER, GROUP, BEFORE = "user", "group", "before"
 """Kinds of accounts; `BEFORE`: of a user, as the scheduler before this one counted."""
 

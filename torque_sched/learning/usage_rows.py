@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from torque_sched.learning.rows import EndedJob
 from torque_sched.learning.usage import BEFORE, Account, Holder, charged, run_of_ended
 
-__all__ = ["charge", "put_before", "read_usage", "write_usage"]
-
 
 def read_usage(db: sqlite3.Connection) -> dict[Holder, Account]:
     """All accounts, each as of its own time."""

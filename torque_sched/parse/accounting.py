@@ -26,8 +26,6 @@ from torque_sched.parse.records import Parsed, Record, decoded
 from torque_sched.parse.slots import parse_exec_host
 from torque_sched.parse.times import format_stamp, stamp_s
 
-__all__ = ["AccountingRecord", "format_accounting", "job_from_accounting", "parse_accounting"]
-
 _KEYS = (
     "user", "group", "account", "jobname", "queue", "ctime", "qtime", "etime", "start_count", "start",
     "owner", "exec_host", "session", "total_execution_slots", "unique_node_count", "end", "Exit_status",

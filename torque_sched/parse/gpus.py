@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from torque_sched.core.model import GpuDevice, GpuReport
 from torque_sched.parse.records import keyed
 
-__all__ = ["format_gpu_status", "parse_gpu_status"]
-
 _DEVICE = re.compile(r"gpu\[([0-9]{1,4})\]=(.*)", re.DOTALL)
 _FIELD = re.compile(r"gpu_\w{1,60}", re.ASCII)
 _FREE_TEXTS = frozenset({"gpu_product_name"})

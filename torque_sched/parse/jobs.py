@@ -16,8 +16,6 @@ from torque_sched.parse.request import format_request, parse_request
 from torque_sched.parse.slots import format_exec_gpus, format_exec_host, parse_exec_gpus, parse_exec_host
 from torque_sched.parse.times import epoch_s, format_ctime
 
-__all__ = ["job_from_record", "parse_dependencies", "record_from_job"]
-
 N = TypeVar("N", int, float)
 _STATES = {state.value: state for state in JobState}
 # OpenPBS letters: an array with members under way, and a member that is done.

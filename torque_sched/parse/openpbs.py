@@ -22,8 +22,6 @@ from torque_sched.errors import DocumentError, ModelError, RecordError
 from torque_sched.parse.jobs import job_from_record
 from torque_sched.parse.records import Parsed, Record, convert, decoded, read_record
 
-__all__ = ["NEVER_RUN", "parse_openpbs_jobs", "parse_openpbs_nodes", "parse_select", "qrun_arguments"]
-
 NEVER_RUN = "OpenPBS: never run against a real one"
 
 _NODE_STATES = {

@@ -17,8 +17,6 @@ from torque_sched.parse.status_objects import build_from_reply, is_reply
 from torque_sched.parse.text import read_text
 from torque_sched.parse.xml import build_from_xml
 
-__all__ = ["format_states", "node_from_record", "parse_pbsnodes", "parse_status", "record_from_node"]
-
 T = TypeVar("T")
 _STATES = {state.value: state for state in NodeState}
 _FREE_WORDS = frozenset({"", "free"})

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from torque_sched.errors import DocumentError, RecordError
 from torque_sched.parse.records import Parsed, Record, decoded, read_record
 
-__all__ = ["format_qmgr", "parse_qmgr"]
-
 _CREATE = re.compile(r"create (queue|node) (\S+)\s*")
 _SET = re.compile(r"set (queue|node|server)(?: ([^\s=]+))?? ([A-Za-z_][\w.]{0,199}) (=|\+=) ?(.*)", re.ASCII)
 _KINDS = {"queue": "Queue", "node": "Node", "server": "Server"}

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from torque_sched.core.texts import one_line
 
-__all__ = ["RunKind", "RunResult", "classify_qrun"]
-
 
 class RunKind(enum.Enum):
     """What the server answered to a qrun."""

@@ -18,17 +18,6 @@ from torque_sched.parse.status_objects import build_from_reply, is_reply
 from torque_sched.parse.text import read_text
 from torque_sched.parse.xml import build_from_xml
 
-__all__ = [
-    "one_server",
-    "parse_jobs",
-    "parse_queues",
-    "parse_server",
-    "queue_from_record",
-    "record_from_queue",
-    "record_from_server",
-    "server_from_record",
-]
-
 _FAMILIES = ("available", "assigned", "max", "min", "default")
 _NUMBERS = {
     "max_running": "max_running",

@@ -14,11 +14,6 @@ from typing import Generic, TypeVar
 from torque_sched.core.texts import is_plain, one_line
 from torque_sched.errors import DocumentError, RecordError, TorqueSchedError
 
-__all__ = [
-    "MAX_DOCUMENT_BYTES", "Parsed", "Record", "as_record_error", "convert", "decoded", "keyed",
-    "listed_once", "read_record",
-]  # fmt: skip
-
 MAX_DOCUMENT_BYTES = 512 * 1024 * 1024
 """Larger outputs are refused: 10,000 jobs take about 20 MiB."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from torque_sched.core.batch_protocol import ErrorCode
 from torque_sched.parse.qrun import RunKind, RunResult, classify_qrun
 
-__all__ = ["order_result", "refusal_words"]
-
 _REFUSED = 2
 _HOST_CHARACTERS = 16
 _UNKNOWN_NODE = "Unknown node"

@@ -25,17 +25,6 @@ from torque_sched.core.request import AccessPolicy, Chunk, GenericResource, Requ
 from torque_sched.core.units import boolean, count, duration_s, format_duration, format_size, size_bytes
 from torque_sched.errors import ModelError, RecordError
 
-__all__ = [
-    "GPU_MODES",
-    "HEEDED",
-    "format_nodes_spec",
-    "format_request",
-    "format_tokens",
-    "parse_nodes_spec",
-    "parse_request",
-    "parse_tokens",
-]
-
 T = TypeVar("T")
 GPU_MODES = frozenset({"exclusive_thread", "exclusive", "exclusive_process", "default", "shared"})
 _WORD = re.compile(r"[^\s:+#=,]{1,255}")

@@ -14,19 +14,6 @@ from typing import Any
 from torque_sched.core.units import duration_s
 from torque_sched.errors import UnitError
 
-__all__ = [
-    "KEYS",
-    "SORTS",
-    "CPolicy",
-    "Holidays",
-    "ResourceGroup",
-    "SchedConfig",
-    "parse_dedicated_time",
-    "parse_holidays",
-    "parse_resource_group",
-    "parse_sched_config",
-]
-
 SORTS = frozenset(
     {
         "no_sort", "shortest_job_first", "longest_job_first", "smallest_memory_first", "largest_memory_first",

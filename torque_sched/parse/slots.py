@@ -8,15 +8,6 @@ from collections.abc import Iterator
 from torque_sched.core.model import GpuSlot, HostSlots, JobId, JobSlots, NodeName
 from torque_sched.errors import RecordError
 
-__all__ = [
-    "format_exec_gpus",
-    "format_exec_host",
-    "format_node_jobs",
-    "parse_exec_gpus",
-    "parse_exec_host",
-    "parse_node_jobs",
-]
-
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
 

@@ -13,8 +13,6 @@ from torque_sched.core.batch_protocol import ObjectType, Reply, ReplyDecoder, St
 from torque_sched.errors import DocumentError, ProtocolError, RecordError, TorqueSchedError
 from torque_sched.parse.records import Parsed, Record, as_record_error, listed_once, read_record
 
-__all__ = ["JOB_ATTRIBUTES", "build_from_reply", "builder", "is_reply", "parsed", "record_from_object"]
-
 T = TypeVar("T")
 _KINDS: dict[int, str] = {
     ObjectType.SERVER: "Server", ObjectType.QUEUE: "Queue", ObjectType.JOB: "Job", ObjectType.NODE: "Node",

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from torque_sched.errors import RecordError
 
-__all__ = ["SwfJob", "SwfTrace", "parse_swf"]
-
 _N_FIELDS = 18
 _MAX_PROBLEMS = 1000
 _PARTIAL = frozenset({2, 3, 4})

@@ -16,8 +16,6 @@ from collections.abc import Iterable
 from torque_sched.errors import DocumentError, RecordError
 from torque_sched.parse.records import Parsed, Record, decoded, listed_once, read_record
 
-__all__ = ["FOLD_COLUMNS", "folded", "format_pbsnodes_text", "format_qstat_text", "read_text"]
-
 FOLD_COLUMNS = 78
 """No character of a folded line is printed beyond this column; the TAB counts as eight."""
 

@@ -11,8 +11,6 @@ from datetime import datetime, timedelta, timezone, tzinfo
 
 from torque_sched.errors import UnitError
 
-__all__ = ["epoch_s", "format_ctime", "format_stamp", "stamp_s"]
-
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _CTIME = re.compile(

@@ -11,8 +11,6 @@ import struct
 
 from torque_sched.errors import RecordError
 
-__all__ = ["format_usage", "parse_usage"]
-
 _FORMS = ("<16sq", "<12si")
 _MOST_BYTES = 64 << 20
 

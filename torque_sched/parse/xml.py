@@ -22,16 +22,6 @@ from typing import TypeVar
 from torque_sched.errors import DocumentError, RecordError, TorqueSchedError
 from torque_sched.parse.records import Parsed, Record, as_record_error, decoded, listed_once, read_record
 
-__all__ = [
-    "MAX_RECORD_CHARACTERS",
-    "XML_HEADER",
-    "build_from_xml",
-    "escaped",
-    "format_xml",
-    "read_xml",
-    "unescaped",
-]
-
 T = TypeVar("T")
 XML_HEADER = '<?xml version="1.0"?>\n'
 MAX_RECORD_CHARACTERS = 8 * 1024 * 1024

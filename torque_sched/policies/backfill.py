@@ -23,19 +23,6 @@ from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.search import Search
 from torque_sched.policies.spread import times
 
-__all__ = [
-    "AgedReservations",
-    "ConservativeBackfill",
-    "DrainForStarving",
-    "EasyBackfill",
-    "FcfsBackfill",
-    "NoReservations",
-    "Plan",
-    "PlanningBackfill",
-    "SelectiveBackfill",
-    "plan_start",
-]
-
 _ASSUMED_S = 86_400.0
 _OVERRUN_S = 60.0
 """A job past its walltime is about to be ended by its mom."""

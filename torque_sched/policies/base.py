@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from torque_sched.policies.scoring import Scorer
     from torque_sched.policies.search import Search
 
-__all__ = ["Backfill", "Keeper", "Order", "Placement", "Turns"]
-
 
 class Turns(Protocol):
     """Jobs one after the other; what was started may change who is next."""

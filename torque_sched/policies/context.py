@@ -15,20 +15,6 @@ from torque_sched.core.states import JobState
 from torque_sched.policies.fair_share import DEFAULT_GPU_WEIGHT
 from torque_sched.policies.load import NO_LOAD, Load, Measured, PlacedLoad
 
-__all__ = [
-    "BackOff",
-    "Context",
-    "KnownPredictions",
-    "Pause",
-    "PendingStart",
-    "Prediction",
-    "Predictions",
-    "Promise",
-    "Reservation",
-    "Window",
-    "starting",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class PendingStart:

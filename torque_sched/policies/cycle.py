@@ -29,8 +29,6 @@ from torque_sched.policies.settings import Settings
 from torque_sched.policies.shares import merged
 from torque_sched.policies.why import Why
 
-__all__ = ["Cycle"]
-
 
 class Cycle:
     """The rooms of one cycle; made for one snapshot and used up by it."""

@@ -22,8 +22,6 @@ from torque_sched.policies.settings import Settings
 if TYPE_CHECKING:
     from torque_sched.policies.backfilling.live import LivePlan
 
-__all__ = ["decide", "decisions_of", "placed_loads", "plan_of", "planner"]
-
 
 def planner() -> type[LivePlan]:
     """What plans a cycle; asked at start, too, so that no daemon runs that cannot decide.

@@ -25,8 +25,6 @@ from torque_sched.policies.settings import Settings
 if TYPE_CHECKING:
     from torque_sched.policies.backfilling.live import LivePlan
 
-__all__ = ["EXPECTED_JOBS", "LOOKED_AT", "expected_starts"]
-
 EXPECTED_JOBS = 300
 """So many of the jobs that are next get one."""
 _RESOLUTION_S = 30.0

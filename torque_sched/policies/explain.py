@@ -22,8 +22,6 @@ from torque_sched.policies.search import Who
 from torque_sched.policies.settings import Settings
 from torque_sched.policies.why import kept_words, node_refusal
 
-__all__ = ["Explanation", "NodeVerdict", "explain"]
-
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:

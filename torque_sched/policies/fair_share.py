@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from torque_sched.errors import ConfigError
 
-__all__ = ["DEFAULT_GPU_WEIGHT", "Share", "decayed", "entitlements", "weighed"]
-
 ROOT = "root"
 UNKNOWN = "unknown"
 DEFAULT_GPU_WEIGHT = 10.0

@@ -17,8 +17,6 @@ from torque_sched.core.states import JobState
 from torque_sched.policies.context import Context, Window
 from torque_sched.policies.rules import QueueRules
 
-__all__ = ["Gate", "time_text"]
-
 
 def time_text(at_s: float, zone: tzinfo) -> str:
     """A point in time for a comment, to the minute.

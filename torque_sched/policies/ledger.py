@@ -19,8 +19,6 @@ from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.refusals import Refusal
 from torque_sched.policies.rules import GpuRules, MemoryRules, NodeRules, Rates
 
-__all__ = ["Held", "Ledger", "open_ledger"]
-
 _NO_RATES = Rates()
 
 

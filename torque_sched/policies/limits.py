@@ -15,8 +15,6 @@ from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.units import DURATION_RESOURCES
 from torque_sched.policies.needs import demand_of_memory
 
-__all__ = ["Limits", "demand"]
-
 _WORDS = {"mem": "memory", "ncpus": "cpus", "nodect": "nodes"}
 """The C daemon's words for resources in its comments."""
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from torque_sched.core.model import JobId, Node, NodeName
 
-__all__ = ["NO_LOAD", "Load", "Measured", "PlacedLoad", "measured_by_mom"]
-
 
 @dataclass(frozen=True, slots=True)
 class Load:

@@ -12,8 +12,6 @@ from torque_sched.policies.context import Prediction
 from torque_sched.policies.load import Load
 from torque_sched.policies.rules import MemoryRules, QueueRules
 
-__all__ = ["Fit", "Piece", "Shape", "Shapes", "demand_of_memory", "joined", "matches", "pieces_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Piece:

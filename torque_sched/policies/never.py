@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from torque_sched.policies.needs import Piece, Shape
 from torque_sched.policies.node_ledger import NodeLedger
 
-__all__ = ["lacking"]
-
 _MAX_NAMES = 3
 _UNITS = (("tb", 1024**4), ("gb", 1024**3), ("mb", 1024**2), ("kb", 1024), ("b", 1))
 

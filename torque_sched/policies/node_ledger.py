@@ -12,8 +12,6 @@ from torque_sched.policies.needs import Piece, Shape
 from torque_sched.policies.refusals import Refusal
 from torque_sched.policies.rules import Rates
 
-__all__ = ["NodeLedger"]
-
 INFINITE = math.inf
 
 

@@ -16,8 +16,6 @@ from torque_sched.policies.context import Context
 from torque_sched.policies.fair_share import UNKNOWN, Share, entitlements, weighed
 from torque_sched.policies.needs import demand_of_memory
 
-__all__ = ["SORT_KEYS", "COrder", "FairShareOrder", "FcfsOrder", "Fixed", "ShortestFirstOrder", "UserRank"]
-
 
 class Fixed:
     """An order that starting jobs does not change."""

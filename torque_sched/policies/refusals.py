@@ -6,8 +6,6 @@ import enum
 
 from torque_sched.core.reasons import Reason
 
-__all__ = ["Refusal"]
-
 
 class Refusal(enum.Enum):
     """Why a node is no place for a job now, with the words for it; in the order in which they are found."""

@@ -26,8 +26,6 @@ from torque_sched.policies.placement.plain import (
 from torque_sched.policies.placement.projected import ProjectedPlacement
 from torque_sched.policies.placement.value import ValuePlacement
 
-__all__ = ["BACKFILLS", "ORDERS", "PLACEMENTS", "new_backfill", "new_order", "new_placement"]
-
 ORDERS: dict[str, Callable[..., Order]] = {
     "fcfs": FcfsOrder,
     "c_order": COrder,

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from torque_sched.core.model import QueueName
 
-__all__ = ["GpuRules", "MemoryRules", "NodeRules", "QueueRules", "Rates"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rates:

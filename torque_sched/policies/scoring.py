@@ -7,8 +7,6 @@ from typing import Protocol
 from torque_sched.policies.needs import Piece
 from torque_sched.policies.node_ledger import NodeLedger
 
-__all__ = ["Scorer"]
-
 
 class Scorer(Protocol):
     """Ranks nodes for one cycle. A node's score may depend on that node and the piece only."""

@@ -23,8 +23,6 @@ from torque_sched.policies.scoring import Scorer
 from torque_sched.policies.spread import Spread
 from torque_sched.policies.together import together
 
-__all__ = ["Placed", "Ranking", "Search", "Who"]
-
 Parts = list[tuple[NodeLedger, Piece]]
 
 

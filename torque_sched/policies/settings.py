@@ -11,8 +11,6 @@ from torque_sched.policies.order import FcfsOrder
 from torque_sched.policies.placement.projected import ProjectedPlacement
 from torque_sched.policies.rules import GpuRules, MemoryRules, NodeRules, QueueRules
 
-__all__ = ["Settings"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from torque_sched.core.decisions import NodeShare
 
-__all__ = ["merged"]
-
 
 def merged(shares: tuple[NodeShare, ...]) -> tuple[NodeShare, ...]:
     """Shares of one node joined, in the order in which the nodes first appear."""

@@ -11,8 +11,6 @@ from torque_sched.policies.needs import Piece, Shape
 from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.scoring import Scorer
 
-__all__ = ["Spread", "times"]
-
 
 def times(piece: Piece, n: int, gpus: int | None = None) -> Piece:
     """``n`` equal pieces on one node as a single piece, with as many GPUs instead if given."""

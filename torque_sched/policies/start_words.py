@@ -11,8 +11,6 @@ from torque_sched.core.decisions import Decision, Reserve
 from torque_sched.core.model import JobId
 from torque_sched.policies.gate import time_text
 
-__all__ = ["expected_words", "guaranteed_words", "with_expected"]
-
 
 def guaranteed_words(at_s: float, zone: tzinfo) -> str:
     """A guaranteed start, as the job's comment and `showstart` have it: the minute by which it is over.

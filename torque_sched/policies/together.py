@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from torque_sched.policies.needs import Piece, joined
 from torque_sched.policies.node_ledger import NodeLedger
 
-__all__ = ["together"]
-
 
 def together(
     pieces: Sequence[Piece],

@@ -15,8 +15,6 @@ from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.refusals import Refusal
 from torque_sched.policies.search import Search, Who
 
-__all__ = ["Why", "kept_words", "node_refusal"]
-
 _IN_WORDS_OF_C = frozenset(
     {
         Reason.NO_FREE_SLOTS,

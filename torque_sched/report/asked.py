@@ -13,8 +13,6 @@ from torque_sched.parse.jobs import job_from_record
 from torque_sched.parse.records import Record
 from torque_sched.parse.request import HEEDED
 
-__all__ = ["asked_job", "joined", "note_on"]
-
 _RESOURCE = re.compile(r",(?=\s*[A-Za-z_]\w*\s*=)|,(?=\s*[A-Za-z_]\w*\s*$)")
 
 _GPUS = frozenset({"gpus", "gpu"})

@@ -12,8 +12,6 @@ from torque_sched.core.units import duration_s
 from torque_sched.errors import ConfigError, UnitError
 from torque_sched.policies.context import Reservation
 
-__all__ = ["chosen_nodes", "moment_s", "running_into", "second_of_two_s", "span_of", "with_offset"]
-
 _LONGEST_S = 400 * 86400.0
 _CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 _COUNT = re.compile(r"([0-9]+)((?::[^:,+]+)*)")

@@ -14,8 +14,6 @@ from torque_sched.report.markup import html_table
 from torque_sched.report.svg import Line, bars, lines
 from torque_sched.report.words import percent, span
 
-__all__ = ["ON_TIME_S", "Punctuality", "promises_section", "punctuality"]
-
 ON_TIME_S = 60.0
 """A start so little after the guaranteed one counts as kept: a job ends, a mom reports it, a cycle runs."""
 _POINTS = 400

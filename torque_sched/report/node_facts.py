@@ -14,8 +14,6 @@ from torque_sched.policies.load import Load
 from torque_sched.report.picture import Picture
 from torque_sched.report.words import ago, percent, size, span
 
-__all__ = ["node_facts"]
-
 
 def node_facts(picture: Picture, node: Node) -> Iterator[tuple[str, Text]]:
     """Names and values, in the order people ask."""

@@ -13,8 +13,6 @@ from torque_sched.policies.backfilling.show import FreeNode
 from torque_sched.report.tables import clock, table
 from torque_sched.report.words import size, span
 
-__all__ = ["Opening", "document", "openings", "openings_table"]
-
 _NAMED = 4
 
 

@@ -7,7 +7,8 @@ from datetime import timezone, tzinfo
 from typing import Any
 
 from torque_sched.core.decisions import Hold, NodeShare, Start
-from torque_sched.core.model import Job, JobState
+from torque_sched.core.model import Job
+from torque_sched.core.states import JobState
 from torque_sched.errors import ConfigError
 from torque_sched.learning.expectations import ErrorSeen
 from torque_sched.learning.promises import KeptPromise, Outcome
@@ -22,8 +23,6 @@ from torque_sched.report.picture import Picture
 from torque_sched.report.promised import outcome_of_job, outcome_words, promise_words
 from torque_sched.report.tables import clock, job_line
 from torque_sched.report.words import span
-
-__all__ = ["Outlook", "error_words", "outlook_of"]
 
 _MORE_JOBS = 1000
 """Planned for a job that is not among the first ones."""

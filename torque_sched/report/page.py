@@ -13,8 +13,6 @@ from torque_sched.report.summary import Summary
 from torque_sched.report.svg import Line, bars, lines
 from torque_sched.report.words import percent, span
 
-__all__ = ["page"]
-
 _STYLE = (
     "body{font:14px/1.45 system-ui,sans-serif;max-width:860px;margin:2em auto;padding:0 1em;color:#1c1c1c}"
     "table{border-collapse:collapse;margin:.6em 0 1.4em}"

@@ -11,8 +11,6 @@ from typing import Any
 from torque_sched.adapters.state_file import open_plain
 from torque_sched.core.reasons import Reason, log_text_for
 
-__all__ = ["PastDecision", "decisions_about"]
-
 
 @dataclass(frozen=True, slots=True)
 class PastDecision:

@@ -25,8 +25,6 @@ from torque_sched.policies.context import BackOff, Context, Pause
 from torque_sched.policies.settings import Settings
 from torque_sched.report.viewer import Viewer, this_viewer
 
-__all__ = ["Picture", "State", "find", "history_file", "picture_of", "read_state", "take_picture"]
-
 _REBUILD_JOBS = 3000
 """Learned from for one look: its last jobs tell nearly all, and nobody waits for the rest."""
 _FRESH_S = 600.0

@@ -13,11 +13,6 @@ from torque_sched.report.picture import Picture
 from torque_sched.report.tables import clock, table
 from torque_sched.report.words import span
 
-__all__ = [
-    "changes_table", "outcome_of_job", "outcome_words", "promise_changes", "promise_lines", "promise_words",
-    "promises_line", "reservation_line",
-]  # fmt: skip
-
 _WORDS = {MADE: "guaranteed", BETTER: "sooner"}
 
 

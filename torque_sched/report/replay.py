@@ -10,8 +10,6 @@ from torque_sched.daemon.journal_form import JournalledCycle
 from torque_sched.policies.decide import decide
 from torque_sched.report.words import moment
 
-__all__ = ["Difference", "Replayed", "replayed", "words"]
-
 
 @dataclass(frozen=True, slots=True)
 class Difference:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torque_sched.core.model import Job, JobState
+from torque_sched.core.model import Job
+from torque_sched.core.states import JobState
 from torque_sched.learning.usage import GROUP, USER, Account, pending_runs
 from torque_sched.policies.order import FairShareOrder
 from torque_sched.policies.registry import ORDERS
 from torque_sched.report.picture import Picture
 from torque_sched.report.words import percent, span
-
-__all__ = ["place_in_order", "share_lines"]
 
 _HOUR_S = 3600.0
 

@@ -14,8 +14,6 @@ from torque_sched.learning.rows import BalanceRow, EndedJob, read_said
 from torque_sched.learning.store import Store
 from torque_sched.report.words import percent, span
 
-__all__ = ["GpuHolder", "PredictionError", "Summary", "summarise", "told_of"]
-
 _MAX_JOBS = 100_000
 _UNUSED = 0.01
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Line", "bars", "lines"]
-
 _WIDTH, _HEIGHT = 760, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 14, 16, 34
 COLOURS = ("#1f6feb", "#d1600a", "#2b8a3e", "#9c36b5")

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from rich.table import Table
 from rich.text import Text
 
-from torque_sched.core.model import Job, JobState, Node
+from torque_sched.core.model import Job, Node
 from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.states import JobState
 from torque_sched.core.texts import one_line
 from torque_sched.learning.balance import unused_gpus
 from torque_sched.learning.figures import share
@@ -20,11 +21,6 @@ from torque_sched.policies.explain import NodeVerdict
 from torque_sched.report.past import PastDecision
 from torque_sched.report.picture import Picture, State
 from torque_sched.report.words import ago, amount, moment, percent, size
-
-__all__ = [
-    "clock", "daemon_line", "evidence_table", "job_line", "jobs_line", "nodes_line", "nodes_table",
-    "past_table", "reasons_table", "table", "verdict_table",
-]  # fmt: skip
 
 
 def table(*heads: str, title: str = "") -> Table:

@@ -17,8 +17,6 @@ from torque_sched.errors import ConfigError
 if TYPE_CHECKING:
     from torque_sched.core.snapshot import Snapshot
 
-__all__ = ["Viewer", "this_viewer", "viewer_of"]
-
 _JOB_ID = re.compile(r"(?<![\w.\[\]-])([0-9]{1,18})(?:\[[0-9]*\])?\.([A-Za-z][\w.-]*\w|[A-Za-z])")
 _SOMEBODY = "another user's job"
 

@@ -7,8 +7,6 @@ import time
 
 from torque_sched.core.units import format_duration
 
-__all__ = ["ago", "amount", "moment", "percent", "size", "span"]
-
 
 def moment(at_s: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     """A moment in this host's time; a dash when it is not known.

@@ -14,8 +14,6 @@ from torque_sched.sampler.daemon import Sampler, serve
 from torque_sched.sampler.gpus import GpuReader, load_nvml
 from torque_sched.sampler.proc import ProcReader
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the options, sample until SIGTERM or SIGINT; returns the exit code."""

@@ -14,8 +14,6 @@ from torque_sched.sampler.form import JobSample, NodeSample, format_sample
 from torque_sched.sampler.gpus import GpuReader, GpuUse
 from torque_sched.sampler.proc import JobTimes, NodeCounters, ProcReader, cpu_ticks_used
 
-__all__ = ["Sampler", "file_text", "serve", "write_atomically"]
-
 logger = logging.getLogger(__name__)
 
 

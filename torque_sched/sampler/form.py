@@ -11,16 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = [
-    "MAX_BYTES",
-    "GpuSample",
-    "JobSample",
-    "NodeSample",
-    "format_sample",
-    "parse_sample",
-    "sample_from_varattr",
-]
-
 MAX_BYTES = 4000
 """Longest sample; of the jobs the busiest are told.
 

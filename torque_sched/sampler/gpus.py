@@ -10,8 +10,6 @@ from typing import Any
 
 from torque_sched.sampler.form import GpuSample
 
-__all__ = ["GpuReader", "GpuUse", "load_nvml"]
-
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["JobTimes", "NodeCounters", "ProcReader", "Process", "cpu_ticks_used"]
-
 _CGROUP = re.compile(rb"/torque/([0-9][^/\n]*)")
 _JOB_ID = b"PBS_JOBID="
 _YOUNG_LOOKS = 2

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 
 from torque_sched.sim.schedule import Schedule, time_text
 
-__all__ = ["in_order", "kept_promises", "problems", "within_capacity"]
-
 _MOST = 20
 
 

@@ -20,8 +20,6 @@ from torque_sched.policies.backfilling.events import BatchJob, Ended, Event, Out
 from torque_sched.sim.schedule import Broken, Schedule
 from torque_sched.sim.workload import Workload
 
-__all__ = ["Decides", "simulate"]
-
 _SAY_EVERY = 1000
 
 

@@ -26,8 +26,6 @@ from torque_sched.policies.predict.chain import ChainPredictor
 from torque_sched.policies.predict.fingerprint import Fingerprint
 from torque_sched.sim.workload import TraceJob, Workload
 
-__all__ = ["ESTIMATES", "LearnedRuntimes", "new_estimates"]
-
 _PREDICTORS = ("chain", "seed")
 _WINDOW = 50
 _MOST_LOG10 = 18.0

@@ -24,8 +24,6 @@ from torque_sched.sim.results import Experiment, Result
 from torque_sched.sim.schedule import Schedule
 from torque_sched.sim.workload import Choice, Overrun, Workload, workload_of
 
-__all__ = ["ORDERS", "POLICIES", "Plan", "checked", "new_policy", "run"]
-
 POLICIES = ("fcfs", "easy", "conservative", "selective")
 ORDERS = ("fcfs", "priority", "fair_share", "sjf")
 

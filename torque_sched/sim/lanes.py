@@ -10,8 +10,6 @@ from heapq import heappop, heappush
 
 from torque_sched.sim.schedule import Schedule
 
-__all__ = ["Lane", "lanes_of"]
-
 Lane = tuple[int, int]
 """Processors [low, high)."""
 

@@ -18,8 +18,6 @@ import numpy.typing as npt
 
 from torque_sched.sim.schedule import Schedule
 
-__all__ = ["ClassFigures", "Figures", "Limits", "figures_of"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -9,8 +9,6 @@ from html import escape
 from torque_sched.sim.plots import gantt, load, waits
 from torque_sched.sim.results import Experiment, class_rows, rows, summary
 
-__all__ = ["page"]
-
 _STYLE = (
     "body{font:14px/1.45 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#1c1c1c}"
     "table{border-collapse:collapse;margin:.6em 0 1.4em}"

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from torque_sched.sim.lanes import lanes_of
 from torque_sched.sim.schedule import Schedule
 
-__all__ = ["gantt", "load", "mean_in_bins", "waits"]
-
 Floats = npt.NDArray[np.float64]
 _COLUMNS = 1400
 _ROWS = 700

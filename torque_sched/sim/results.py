@@ -10,8 +10,6 @@ from torque_sched.sim.metrics import ClassFigures, Figures, Limits
 from torque_sched.sim.schedule import Schedule
 from torque_sched.sim.workload import Rejected, Workload
 
-__all__ = ["Experiment", "Result", "class_rows", "document", "rows", "starts_text", "summary"]
-
 
 @dataclass(frozen=True, slots=True)
 class Result:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from torque_sched.sim.workload import Workload
 
-__all__ = ["Broken", "Schedule", "time_text"]
-
 
 @dataclass(frozen=True, slots=True)
 class Broken:

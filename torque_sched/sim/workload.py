@@ -30,8 +30,6 @@ from typing import NamedTuple
 from torque_sched.errors import ConfigError, DocumentError
 from torque_sched.parse.swf import SwfJob, SwfTrace, parse_swf
 
-__all__ = ["Choice", "Overrun", "Rejected", "TraceJob", "Workload", "read_trace", "workload_of"]
-
 
 class Overrun(enum.Enum):
     """What becomes of a job at its limit."""

@@ -8,8 +8,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Audit"]
-
 
 class Audit:
     """Writes the file; a full one gets a number, and the oldest go.

@@ -17,8 +17,6 @@ from torque_sched.adapters.waiting import within
 from torque_sched.errors import DocumentError, StartupError
 from torque_sched.site.messages import MOST_HOSTS, Answer, Message, read_message
 
-__all__ = ["Barrier", "BarrierAnswer", "Standing"]
-
 _LONGEST = 1 << 20
 _BODY_S = 5.0
 _STOP_S = 0.2

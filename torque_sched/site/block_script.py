@@ -7,8 +7,6 @@ import json
 from dataclasses import asdict, dataclass
 from importlib import resources
 
-__all__ = ["NO_DIRECTIVES", "BlockScript", "block_script", "encoded"]
-
 NO_DIRECTIVES = "#torque-grid-has-no-directives"
 """For ``qsub -C``: lines that begin with ``#PBS`` in a script from elsewhere are comments here."""
 _END = "TORQUE_GRID_END_OF_PYTHON"

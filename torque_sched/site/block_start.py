@@ -15,8 +15,6 @@ import time
 import urllib.request
 from typing import Any, Callable, Dict, List, Optional
 
-__all__ = ["ask", "main", "own_hosts", "write_out"]
-
 CANCELLED = 75
 NOBODY = 76
 ASK_FIRST_S = 0.1

@@ -16,8 +16,6 @@ from torque_sched.core.model import Job, Node, NodeName
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.policies.context import Reservation
 
-__all__ = ["NodeBooks", "Shape", "nodes_of"]
-
 _NO_LIMIT_S = 365 * 86400.0
 _LATE_S = 60.0
 """A job past its limit is believed to run for so long still."""

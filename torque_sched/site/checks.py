@@ -15,8 +15,6 @@ from torque_sched.site.secret_files import read_shared_key
 from torque_sched.site.tls import Identities, client_context, server_context
 from torque_sched.site.torque_jobs import local_user
 
-__all__ = ["check_files", "read_state"]
-
 
 def check_files(home: Path, config: SiteConfig) -> None:
     """Open every certificate and key, and look every mapped user up.

@@ -20,8 +20,6 @@ from torque_sched.site.books import Shape
 from torque_sched.site.config import SiteConfig
 from torque_sched.site.messages import Offer, Offered, Outlook
 
-__all__ = ["MARGIN_S", "Wish", "candidates", "offer_of", "wish_of"]
-
 MARGIN_S = 30.0
 """A claim ends so much later than its block has to."""
 _MOST_NODES = 20_000

@@ -12,15 +12,6 @@ from torque_sched.adapters.settings_file import complaints, read_settings
 from torque_sched.core.membership import MembershipRules
 from torque_sched.errors import ConfigError
 
-__all__ = [
-    "BarrierSettings",
-    "GossipSettings",
-    "GridSettings",
-    "PeerSettings",
-    "SiteConfig",
-    "read_site_config",
-]
-
 _FROZEN = ConfigDict(extra="forbid", frozen=True)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")

@@ -19,8 +19,6 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-__all__ = ["FORCED", "Ending"]
-
 FORCED = 4
 """Exit code of a process that was told to end and could not in time."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

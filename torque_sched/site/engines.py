@@ -21,8 +21,6 @@ from torque_sched.site.books import NodeBooks
 from torque_sched.site.config import PeerSettings, SiteConfig
 from torque_sched.site.store import SiteStore
 
-__all__ = ["STATE_FORM", "admission_of", "home_limits", "open_guest"]
-
 STATE_FORM = SITE_VALUES
 _FACT = "guest"
 _LATE_GO_S = 60.0

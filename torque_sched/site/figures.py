@@ -8,8 +8,6 @@ from typing import Any
 
 from torque_sched.adapters.metrics import serve_metrics
 
-__all__ = ["PeerFigures", "SiteFigures", "serve_site_figures"]
-
 
 @dataclass(frozen=True, slots=True)
 class PeerFigures:

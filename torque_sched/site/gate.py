@@ -27,8 +27,6 @@ from torque_sched.site.secret_files import read_shared_key
 from torque_sched.site.signing import BODY, FROM, TIME, NonceMemory, Refusal, body_hash, verify
 from torque_sched.site.tls import Identities, server_context
 
-__all__ = ["Gate", "Handler", "Route"]
-
 Handler = Callable[[str, Any], Coroutine[Any, Any, Answer]]
 """Takes the proved peer and its message."""
 _AT_ONCE = 16

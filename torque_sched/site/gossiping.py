@@ -13,8 +13,6 @@ from torque_sched.site.links import LinkError, Links
 from torque_sched.site.messages import Gossip, Said
 from torque_sched.site.store import SiteStore
 
-__all__ = ["Gossiping"]
-
 logger = logging.getLogger(__name__)
 _FACT = "incarnation"
 

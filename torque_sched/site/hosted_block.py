@@ -10,8 +10,6 @@ from typing import Any
 from torque_sched.core.site import RunBlock
 from torque_sched.errors import TorqueSchedError
 
-__all__ = ["HostedBlock", "pause", "start_of"]
-
 _KILL_LOOK_S = 1.0
 
 

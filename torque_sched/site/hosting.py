@@ -74,8 +74,6 @@ from torque_sched.site.torque_jobs import (
     variables_of,
 )
 
-__all__ = ["Hosting", "instant"]
-
 logger = logging.getLogger(__name__)
 _LOCK_S = 5.0
 _MISSING_LOOKS = 2

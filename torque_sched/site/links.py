@@ -23,8 +23,6 @@ from torque_sched.site.secret_files import read_shared_key
 from torque_sched.site.signing import FROM, TIME, body_hash, sign
 from torque_sched.site.tls import client_context
 
-__all__ = ["LinkError", "Links", "Refused"]
-
 A = TypeVar("A", bound=Answer)
 
 

@@ -14,8 +14,6 @@ from torque_sched.learning.store import Store
 from torque_sched.policies.context import Reservation
 from torque_sched.site.books import nodes_of
 
-__all__ = ["LocalPlans"]
-
 _LEASE_OF_COMMITTED_S = 5.0
 """A claim that is committed is held anew for so long, and committed at once."""
 

@@ -10,21 +10,6 @@ from torque_sched.core.membership import LARGEST_INCARNATION, Claim, MemberState
 from torque_sched.core.site import BLOCKS_CAP
 from torque_sched.errors import DocumentError
 
-__all__ = [
-    "MOST_HOSTS",
-    "MOST_STEPS",
-    "Answer",
-    "Engine",
-    "EngineAnswer",
-    "Gossip",
-    "Message",
-    "Offer",
-    "Offered",
-    "Outlook",
-    "Said",
-    "read_message",
-]
-
 MOST_HOSTS = 20_000
 """Nodes of one block."""
 MOST_STEPS = 512

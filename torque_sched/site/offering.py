@@ -10,8 +10,6 @@ from torque_sched.core.site import Admission, Denial
 from torque_sched.site.books import NodeBooks, Shape
 from torque_sched.site.messages import MOST_STEPS, Offer, Offered
 
-__all__ = ["offered"]
-
 
 def offered(
     books: NodeBooks, admission: Admission, grants: Sequence[Grant], peer: SiteId, asked: Offer, now_s: float

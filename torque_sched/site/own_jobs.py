@@ -40,8 +40,6 @@ from torque_sched.site.messages import Offer, Offered
 from torque_sched.site.store import SiteStore
 from torque_sched.site.torque_jobs import TorqueJobs
 
-__all__ = ["OwnJobs", "Sites", "StateForm"]
-
 logger = logging.getLogger(__name__)
 _SOONER_S = 60.0
 """A reserved start that is nearer is left as it is."""

@@ -9,8 +9,6 @@ from pathlib import Path
 from torque_sched.errors import StartupError
 from torque_sched.site.config import SiteConfig
 
-__all__ = ["DEFAULT_NAME", "SitePlaces"]
-
 DEFAULT_NAME = "site.yaml"
 """Settings looked for in ``sched_priv`` when no file is named."""
 

@@ -15,8 +15,6 @@ from torque_sched.site.hosting import Hosting
 from torque_sched.site.links import LinkError, Links
 from torque_sched.site.messages import Engine, EngineAnswer, Offer, Offered
 
-__all__ = ["Reaching", "engine_facts", "offer_facts"]
-
 logger = logging.getLogger(__name__)
 _SKEW_S = 1.0
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from torque_sched.errors import ConfigError
 
-__all__ = ["KEY_BYTES", "check_private", "read_shared_key"]
-
 KEY_BYTES = 32
 """A shared key has at least so many bytes: no less than the digest it goes into."""
 _LARGEST_BYTES = 4096

@@ -40,8 +40,6 @@ from torque_sched.site.reaching import Reaching, engine_facts, offer_facts
 from torque_sched.site.store import SiteStore
 from torque_sched.site.torque_jobs import TorqueJobs
 
-__all__ = ["Service", "dry_run", "serve"]
-
 logger = logging.getLogger(__name__)
 _STATE_S = 0.5
 _TICK_S = 0.5

@@ -14,19 +14,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = [
-    "BODY",
-    "FROM",
-    "NONCE",
-    "SIGNATURE",
-    "TIME",
-    "NonceMemory",
-    "Refusal",
-    "body_hash",
-    "sign",
-    "verify",
-]
-
 FROM = "X-Site-From"
 TIME = "X-Site-Time"
 NONCE = "X-Site-Nonce"

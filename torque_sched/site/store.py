@@ -13,8 +13,6 @@ from typing import Any
 
 from torque_sched.errors import StartupError
 
-__all__ = ["SiteStore"]
-
 _VERSION = 1
 _BUSY_S = 5.0
 _SCHEMA = """

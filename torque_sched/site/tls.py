@@ -18,8 +18,6 @@ from torque_sched.errors import ConfigError
 from torque_sched.site.config import PeerSettings, SiteConfig
 from torque_sched.site.secret_files import check_private
 
-__all__ = ["Identities", "client_context", "server_context"]
-
 
 def server_context(config: SiteConfig) -> ssl.SSLContext:
     """For our listener: a client certificate is demanded, unless some peers sign with a shared key instead.

@@ -27,8 +27,6 @@ from torque_sched.parse.xml import read_xml
 from torque_sched.site.block_script import NO_DIRECTIVES
 from torque_sched.site.config import SiteConfig
 
-__all__ = ["BLOCK_VARIABLE", "BlockJob", "TorqueJobs", "filled", "hosts_of", "local_user", "variables_of"]
-
 BLOCK_VARIABLE = "TORQUE_GRID_BLOCK"
 """In the Variable_List of a block: its token."""
 _ORDER_S = 60.0

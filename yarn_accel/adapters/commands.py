@@ -14,12 +14,6 @@ from pathlib import Path
 
 from yarn_accel.errors import StartupError, UnavailableError
 
-__all__ = [
-    "CompletedCommand",
-    "run",
-    "stream",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class CompletedCommand:

@@ -23,8 +23,6 @@ from typing import Any
 from yarn_accel.errors import AccelError, AuthenticationError, RejectedError, UnavailableError
 from yarn_accel.wire.credential import Credential, decode
 
-__all__ = ["SOCKET_NAME", "request_credential", "socket_paths", "trusted_users"]
-
 SOCKET_NAME = "credential.sock"
 _RUN = Path("/run/yarn-accel")
 _PATIENCE_S = 15.0

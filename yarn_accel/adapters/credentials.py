@@ -19,20 +19,6 @@ from yarn_accel.client.token_file import read_secrets, write_secrets
 from yarn_accel.errors import ConfigError
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential, decode, encode, issue
 
-__all__ = [
-    "MAKE_AGENTS_SECRET",
-    "MIN_SECRET_BYTES",
-    "create_master_secret",
-    "issue_for_user",
-    "issue_job_credential",
-    "issue_token_file",
-    "read_credential",
-    "read_master_secret",
-    "store_own_credential",
-    "token_file_content",
-    "write_secret",
-]
-
 MIN_SECRET_BYTES = 32
 #: What makes the secret of the agents' keys.
 MAKE_AGENTS_SECRET = "yarn-accel node make-secret"

@@ -41,8 +41,6 @@ from yarn_accel.uris import NAMENODE_PORT, shown, split_authority, split_uri
 if TYPE_CHECKING:
     import hdfs_native
 
-__all__ = ["Appender", "OpenFile", "Stamp", "Store"]
-
 Buffer = bytes | bytearray | memoryview
 
 #: With its defaults the native client needs three minutes to say that no NameNode listens; so it takes five

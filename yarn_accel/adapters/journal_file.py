@@ -21,8 +21,6 @@ from collections.abc import Callable
 from yarn_accel.adapters.hdfs import Appender, Store
 from yarn_accel.errors import StorageError
 
-__all__ = ["StoredJournal", "begin_journal"]
-
 _NAME = re.compile(r"journal-(\d{8})-(\d{8})")
 _SEAL_PAUSE_S = 0.2
 _MAX_BYTES = 1 << 30

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from yarn_accel.local_filesystem import check_replaceable
 
-__all__ = ["write_atomic"]
-
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 

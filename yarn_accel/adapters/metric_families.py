@@ -9,8 +9,6 @@ import prometheus_client
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-__all__ = ["CONTENT_TYPE", "Sample", "Vocabulary", "exposition", "value_at"]
-
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 #: The values of the labels, and a number, a bool, or None for "not known": no sample then.
 Sample = tuple[tuple[str, ...], Any]

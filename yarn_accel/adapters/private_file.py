@@ -18,8 +18,6 @@ from pathlib import Path
 
 from yarn_accel.errors import ConfigError
 
-__all__ = ["write_private_file"]
-
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 

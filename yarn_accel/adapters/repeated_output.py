@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-__all__ = ["repeated_output"]
-
 
 @contextlib.contextmanager
 def repeated_output(file_width: int) -> Iterator[Callable[[RenderableType], None]]:

@@ -15,17 +15,6 @@ from typing import Any
 
 from yarn_accel.errors import RejectedError, RemoteProtocolError, UnavailableError
 
-__all__ = [
-    "MAX_BYTES",
-    "as_list",
-    "get_json",
-    "get_text",
-    "listed_applications",
-    "newest_first",
-    "request_json",
-    "running_path",
-]
-
 MAX_BYTES = 64 * 1024 * 1024
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from yarn_accel.core.revocations import Revocations, parse_revocations
 from yarn_accel.errors import ConfigError
 
-__all__ = ["RevocationList"]
-
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0

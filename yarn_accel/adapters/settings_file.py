@@ -15,8 +15,6 @@ from pydantic import BaseModel, ValidationError
 
 from yarn_accel.errors import ConfigError
 
-__all__ = ["complaints", "described", "read_settings", "with_current_names"]
-
 logger = logging.getLogger(__name__)
 
 _MAX_SHOWN = 60

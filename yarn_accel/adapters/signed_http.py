@@ -37,21 +37,6 @@ if TYPE_CHECKING:
     import aiohttp
     from aiohttp import web
 
-__all__ = [
-    "WRONG_KEY",
-    "Handler",
-    "RequestVerifier",
-    "SignedRequest",
-    "Signer",
-    "VerifiedRequest",
-    "check_response",
-    "decode_json",
-    "exchange",
-    "guarded",
-    "sender_key",
-    "sign_response",
-]
-
 SENDER = "X-Accel-Sender"
 TIME = "X-Accel-Time"
 NONCE = "X-Accel-Nonce"

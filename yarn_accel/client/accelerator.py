@@ -63,8 +63,6 @@ if TYPE_CHECKING:
 
     from yarn_accel.client.submission import Submitter
 
-__all__ = ["Accelerator", "AcceleratorParts", "CallKeys", "is_bad_record"]
-
 
 class CallKeys:
     """Idempotency keys: the same for the same record in every attempt at a task, different for all others.

@@ -25,18 +25,6 @@ import re
 import stat
 from typing import Collection, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
-__all__ = [
-    "IDENTITY_FILE",
-    "RUN_FOLDER",
-    "SOCKET_NAME",
-    "VARIABLE",
-    "ApplicationName",
-    "agent_sockets",
-    "application_folder",
-    "is_of_application",
-    "run_folder",
-]
-
 RUN_FOLDER = "/run/yarn-accel"
 SOCKET_NAME = "agent.sock"
 IDENTITY_FILE = "application.json"

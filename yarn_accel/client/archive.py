@@ -12,8 +12,6 @@ from pathlib import Path
 
 import yarn_accel
 
-__all__ = ["CLIENT_ARCHIVE", "client_sources", "find_sources", "write_archive", "write_client_archive"]
-
 CLIENT_ARCHIVE = "yarn-accel-client.zip"
 
 # What travels: whole folders, or single files of a package whose other modules stay at home.

@@ -37,8 +37,6 @@ from yarn_accel.client.runners import connect
 from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import AccelError, LocalProtocolError
 
-__all__ = ["AsyncAccelerator", "connect_async"]
-
 
 def connect_async(runner: str = "", **options: Any) -> AsyncAccelerator:
     """As `connect`, for ``async with``.

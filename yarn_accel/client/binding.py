@@ -22,8 +22,6 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from yarn_accel.errors import ConfigError
 
-__all__ = ["Binding", "Endpoint", "Reason", "choose", "explain", "format_binding", "parse_binding"]
-
 VERSION = 1
 _SERVER_KEYS = ("name", "host", "port", "unix_path", "node", "tls", "ca_file")
 _TOP_KEYS = ("version", "servers", "racks", "bound")

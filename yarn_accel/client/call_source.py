@@ -15,8 +15,6 @@ from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.packs import MAX_CALLS, is_packable, pack, pack_size, same_form, split
 from yarn_accel.errors import AccelError, LocalProtocolError, RejectedError
 
-__all__ = ["CallSource", "Outcome", "calls_in", "check_window", "not_a_call"]
-
 Outcome = Union[Reply, AccelError]
 _Settled = Tuple[Call, Outcome]
 #: What can be iterated, or looks so, and never yields a call.

@@ -11,8 +11,6 @@ from yarn_accel.errors import LocalProtocolError, RejectedError
 from yarn_accel.uris import file_uri, shown, split_member
 from yarn_accel.wire import Buffer, TensorSpec
 
-__all__ = ["Call", "Reference", "Reply", "SharedLocation", "Tensor"]
-
 
 @dataclass(frozen=True)
 class SharedLocation:

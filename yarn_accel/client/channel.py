@@ -47,8 +47,6 @@ from yarn_accel.wire import (
     TensorSpec,
 )
 
-__all__ = ["ServerChannel"]
-
 #: Begins the reason of a `Busy` that asks for the same call at once: a worker was lost with its inputs.
 _AGAIN = "again:"
 _MAX_AGAIN = 8

@@ -33,7 +33,7 @@ from typing import (
 
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.call_source import CallSource, Outcome
-from yarn_accel.client.calls import Call, Reference, Reply, Tensor
+from yarn_accel.client.calls import Call, Reply, Tensor
 from yarn_accel.client.channel import ServerChannel
 from yarn_accel.client.connector import CARRIERS
 from yarn_accel.client.liveness import LOST_AFTER_S
@@ -44,8 +44,6 @@ from yarn_accel.wire import Credential, TensorSpec
 
 if TYPE_CHECKING:
     import ssl
-
-__all__ = ["Call", "Client", "Outcome", "Reference", "Reply", "Tensor"]
 
 DEFAULT_MAX_REPLY_BYTES = 4 << 30
 

@@ -15,8 +15,6 @@ from yarn_accel.errors import UnavailableError
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["CARRIERS", "open_link"]
-
 #: Every carrier, best first; ``memfd`` is the Unix socket with shared memory for what is large.
 CARRIERS = ("memfd", "unix", "tls", "tcp")
 _START = "start it there with `yarn-accel pipeline serve`"

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["CurrentAttempt"]
-
 #: Hadoop Streaming gives a task its job's properties, with underscores for dots.
 _ATTEMPT_VARIABLE = "mapreduce_task_attempt_id"
 

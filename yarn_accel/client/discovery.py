@@ -31,14 +31,6 @@ from yarn_accel.client.routing_hints import RoutingHints, parse_routing_hints
 from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import ConfigError
 
-__all__ = [
-    "DiscoveredServers",
-    "ServerWatch",
-    "check_peer",
-    "discover_servers",
-    "parse_servers",
-]
-
 AGENT_TIMEOUT_S = 0.5
 MASTER_TIMEOUT_S = 1.0
 #: Agents learn the loads of servers once per second.

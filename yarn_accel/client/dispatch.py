@@ -40,8 +40,6 @@ from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import AccelError, LocalProtocolError, UnavailableError
 from yarn_accel.wire import Credential
 
-__all__ = ["FALLBACK_DEVICE", "Dispatcher"]
-
 _T = TypeVar("_T")
 
 FALLBACK_DEVICE = "cpu:fallback"

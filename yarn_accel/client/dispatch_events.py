@@ -10,32 +10,6 @@ from yarn_accel.client.calls import Call
 from yarn_accel.client.routing_hints import RoutingHints
 from yarn_accel.errors import AccelError
 
-__all__ = [
-    "CallCancelled",
-    "CallComputed",
-    "CallFinished",
-    "CallSubmitted",
-    "ClockTick",
-    "CloseServer",
-    "Command",
-    "ComputeLocally",
-    "ConnectServer",
-    "DeliverOutcome",
-    "DispatchEvent",
-    "DoubtServer",
-    "FailMap",
-    "FindServers",
-    "MapAbandoned",
-    "RecallCall",
-    "SendCall",
-    "ServerConnected",
-    "ServerDraining",
-    "ServerLost",
-    "ServerUnreachable",
-    "ServersFound",
-    "TellWait",
-]
-
 
 class CallSubmitted(NamedTuple):
     """The caller wants an outcome for this call."""

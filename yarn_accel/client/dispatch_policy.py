@@ -17,9 +17,6 @@ from yarn_accel.client.routing_hints import RoutingHints
 from yarn_accel.client.server_state import DispatchedCall, ServerState
 from yarn_accel.core.server_choice import RequestChooser, RoutableRequest, ServerView
 
-__all__ = ["BoundPolicy", "PerRequestPolicy", "ServerChoice"]
-
-
 #: So often a call may leave servers that take nothing more, whatever the settings of the policy say.
 _MOST_MOVES = 4
 

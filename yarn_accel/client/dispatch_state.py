@@ -23,8 +23,6 @@ from yarn_accel.client.rate_history import RateHistory
 from yarn_accel.client.server_state import LONGEST_PAUSE_S, DispatchedCall, ServerState
 from yarn_accel.errors import RejectedError, StorageError, UnavailableError
 
-__all__ = ["DISPATCH_COUNTERS", "DispatchSettings", "DispatchState"]
-
 #: What became of calls on their way.
 DISPATCH_COUNTERS = ("lost_servers", "resubmitted", "moved")
 

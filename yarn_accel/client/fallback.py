@@ -34,8 +34,6 @@ from yarn_accel.wire import Request, TensorSpec, as_received
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["LocalExecutor"]
-
 DEVICE = "cpu:fallback"
 SERVER = "local"
 _T = TypeVar("_T")

@@ -18,8 +18,6 @@ from yarn_accel.errors import RejectedError, StartupError
 from yarn_accel.wire import TensorSpec
 from yarn_accel.wire.tensors import ITEM_BYTES, MAX_DIMENSIONS
 
-__all__ = ["Parts", "by_value", "is_own", "of_array", "of_buffer", "plain_number", "plain_params"]
-
 #: The description of an array, and its bytes in that order.
 Parts = Tuple[TensorSpec, Any]
 _CONVERT = "convert the array first, such as with a.astype('float64')"

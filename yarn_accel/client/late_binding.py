@@ -37,8 +37,6 @@ from yarn_accel.client.token_file import read_secrets
 from yarn_accel.errors import AccelError, ConfigError, UnavailableError
 from yarn_accel.wire.credential import SECRET_ALIAS, claim_token, decode
 
-__all__ = ["DeviceClaim", "claim_device"]
-
 FORMS = ("cpu", "gpu")
 #: An agent that lives answers each line at once; a busy machine may take some time.
 AGENT_TIMEOUT_S = 5.0

@@ -21,8 +21,6 @@ from yarn_accel.wire import Buffer
 if TYPE_CHECKING:
     pass
 
-__all__ = ["Link", "SocketLink", "reason"]
-
 _TIMEVAL = struct.Struct("ll")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(4 * 4)
 

@@ -22,15 +22,6 @@ from typing import Optional
 
 from yarn_accel.client.signal_errors import reraise_from_signal
 
-__all__ = [
-    "LOST_AFTER_S",
-    "SILENT_AFTER_S",
-    "UNANSWERED_PROBES",
-    "SilenceMeter",
-    "enable_keepalive",
-    "unacknowledged_s",
-]
-
 #: How long a node may leave everything unacknowledged before it counts as lost, unless it is set otherwise.
 LOST_AFTER_S = 3.0
 #: Silence of a server that promised progress once per second, and an unanswered ping, after which it hangs.

@@ -26,8 +26,6 @@ from yarn_accel.client.token_file import write_secrets
 from yarn_accel.errors import StartupError
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential, encode, issue
 
-__all__ = ["LocalServer", "login_name"]
-
 START_LIMIT_S = 120.0
 #: A start that takes longer says so.
 _QUIET_S = 1.0

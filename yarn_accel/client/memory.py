@@ -20,8 +20,6 @@ from typing import Any, Deque, Dict, Iterator, Optional
 
 from yarn_accel.client.signal_errors import reraise_from_signal
 
-__all__ = ["POOL_FROM_BYTES", "DropQueue", "Region", "ReplyPool"]
-
 #: Smaller answers get memory of their own: malloc is quicker than a finalizer.
 POOL_FROM_BYTES = 256 * 1024
 _IDLE_BYTES = 256 * 1024 * 1024

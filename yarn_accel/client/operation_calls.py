@@ -29,24 +29,6 @@ from yarn_accel.client.results import (
 from yarn_accel.errors import RejectedError
 from yarn_accel.wire import TensorSpec
 
-__all__ = [
-    "PreparedCall",
-    "R",
-    "cholesky",
-    "eigh",
-    "features",
-    "gemm",
-    "is_factorization",
-    "kmeans",
-    "lu",
-    "packed_qr",
-    "qr",
-    "residual",
-    "separate_lu",
-    "solve",
-    "svd",
-]
-
 R = TypeVar("R")
 Options = Dict[str, Any]
 

@@ -16,8 +16,6 @@ from yarn_accel.operations import OPERATIONS
 from yarn_accel.wire import TensorSpec
 from yarn_accel.wire.tensors import MAX_DIMENSIONS
 
-__all__ = ["MAX_CALLS", "is_packable", "pack", "pack_size", "same_form", "split"]
-
 _LARGEST_ITEM_BYTES = 256 * 1024
 _AUTO_PACK_BYTES = 512 * 1024
 #: Most calls in a pack of automatic size.

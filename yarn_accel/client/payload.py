@@ -17,8 +17,6 @@ from yarn_accel.client.shared_memory import SharedMemory, SharedSegment, aligned
 from yarn_accel.errors import RejectedError, RemoteProtocolError
 from yarn_accel.wire import Buffer, Placement, RemoteInput, Request, Result, TensorSpec
 
-__all__ = ["SHARED_MEMORY_MIN_BYTES", "EncodedRequest", "PayloadCodec", "inputs_of", "request_of"]
-
 #: Inputs of at least this length go through shared memory if there is some; measured: both take equally long.
 SHARED_MEMORY_MIN_BYTES = 64 * 1024
 _NOTHING: Tuple[Any, ...] = ()

@@ -12,8 +12,6 @@ from typing import Deque, Dict, Optional, Tuple
 from yarn_accel.client.calls import Call, Reply, Tensor
 from yarn_accel.core.server_choice import RequestChooser, RoutableRequest, ServerView
 
-__all__ = ["RateHistory", "sent_bytes"]
-
 #: How much the newest answer counts against those before.
 _SHARE_OF_NEW = 0.3
 #: Shorter exchanges do not measure a link.

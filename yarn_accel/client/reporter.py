@@ -16,8 +16,6 @@ import threading
 import time
 from typing import Callable, Dict, Iterator, Optional, TextIO, Tuple
 
-__all__ = ["COUNTER_GROUP", "COUNTER_NAMES", "CounterBatch", "Reporter", "WaitReporter"]
-
 COUNTER_GROUP = "yarn-accel"
 COUNTER_NAMES = ("records_in", "sent", "done", "cpu_fallback", "rejected", "bytes")
 KEEP_ALIVE_S = 30.0

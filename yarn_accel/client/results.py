@@ -11,24 +11,6 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Tuple, Union
 from yarn_accel.client.calls import Reference, Reply
 from yarn_accel.errors import RejectedError
 
-__all__ = [
-    "LU",
-    "QR",
-    "SVD",
-    "CholeskyFactor",
-    "Clusters",
-    "EigenDecomposition",
-    "Factorization",
-    "Factors",
-    "ImageFeatures",
-    "MatrixProduct",
-    "PackedQR",
-    "ResidualCheck",
-    "SeparateLU",
-    "Solution",
-    "factor_inputs",
-]
-
 
 class LU(NamedTuple):
     """PA = LU of ``(m, n)``; k = min(m, n).

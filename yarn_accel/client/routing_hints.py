@@ -17,8 +17,6 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 from yarn_accel.client.binding import Binding, Reason, explain
 from yarn_accel.core.server_choice import ChooserSettings, ServerView
 
-__all__ = ["RoutingHints", "parse_routing_hints"]
-
 #: Figures older than this (seconds) are not used.
 STALE_S = 10.0
 _POLICY = "container"

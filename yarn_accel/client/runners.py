@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from yarn_accel.client.reporter import Reporter
     from yarn_accel.wire.credential import Credential
 
-__all__ = ["connect"]
-
 _NUMBERS = itertools.count(1)
 
 

@@ -21,8 +21,6 @@ from yarn_accel.client.typed_bytes import TypedBytesReader, TypedValue
 from yarn_accel.client.writable import decode_number, encode_number, n_bytes_after
 from yarn_accel.errors import LocalProtocolError, RejectedError, RemoteProtocolError
 
-__all__ = ["SequenceFileReader", "SequenceFileWriter"]
-
 MAGIC = b"SEQ\x06"
 TEXT = "org.apache.hadoop.io.Text"
 BYTES = "org.apache.hadoop.io.BytesWritable"

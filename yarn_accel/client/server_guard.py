@@ -17,8 +17,6 @@ import sys
 from pathlib import Path
 from typing import Callable, List, Optional
 
-__all__ = ["CONFIG_FILE", "LOG_FILE", "main"]
-
 CONFIG_FILE = "config.json"
 LOG_FILE = "log"
 #: So often it looks whether the owner is still the parent: a copy of the owner may hold the pipe, too.

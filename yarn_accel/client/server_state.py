@@ -8,8 +8,6 @@ from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.calls import Call
 from yarn_accel.errors import AccelError
 
-__all__ = ["FIRST_BACKOFF_S", "LONGEST_BACKOFF_S", "LONGEST_PAUSE_S", "DispatchedCall", "ServerState"]
-
 #: Seconds for which a server that failed is passed over; they double with every failure of a new try.
 FIRST_BACKOFF_S = 10.0
 LONGEST_BACKOFF_S = 120.0

@@ -11,8 +11,6 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Union
 from yarn_accel.client.liveness import LOST_AFTER_S
 from yarn_accel.errors import ConfigError
 
-__all__ = ["RUNNERS", "ConnectSettings"]
-
 RUNNERS = ("hadoop", "local", "inline")
 _LONGEST_S = 30 * 24 * 3600.0
 

@@ -18,8 +18,6 @@ from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import RemoteProtocolError
 from yarn_accel.wire.messages import ALIGNMENT_BYTES
 
-__all__ = ["SharedMemory", "SharedSegment", "aligned"]
-
 _LEAST_BYTES = 64 * 1024
 _REFUSED_S = 1.0
 

@@ -15,8 +15,6 @@ import signal
 from types import CodeType, FrameType
 from typing import Any, Optional, Set
 
-__all__ = ["reraise_from_signal"]
-
 
 def reraise_from_signal(error: BaseException) -> None:
     """Raise `error` again if a signal handler raised it; the first statement of an ``except`` clause.

@@ -18,8 +18,6 @@ from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.errors import AccelError, LocalProtocolError
 
-__all__ = ["Submitter"]
-
 #: From an outcome to the outcome the caller gets; None: the call given back is to be sent instead.
 Settle = Callable[[Call, Outcome], Optional[Call]]
 

@@ -15,8 +15,6 @@ from yarn_accel.errors import StartupError
 from yarn_accel.local_filesystem import Buffer, LocalFiles, file_error, pieces, write_whole
 from yarn_accel.uris import split_uri
 
-__all__ = ["TaskFiles"]
-
 #: Where Hadoop's output committer wants an attempt's files until the attempt is the one that counts.
 _OUTPUT_VARIABLE = "mapreduce_task_output_dir"
 

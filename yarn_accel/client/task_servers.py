@@ -18,16 +18,6 @@ from yarn_accel.client.token_file import read_secrets
 from yarn_accel.errors import AccelError, StartupError
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential, decode
 
-__all__ = [
-    "BINDING_FILE",
-    "NO_CREDENTIAL",
-    "TOKEN_VARIABLE",
-    "TaskServers",
-    "load_binding",
-    "load_credential",
-    "task_credential",
-]
-
 #: In a task's working directory: the binding that travelled with the job.
 BINDING_FILE = "binding.json"
 #: Where Hadoop says which file has the credentials of a task.

@@ -11,8 +11,6 @@ from yarn_accel.client.links import Link
 from yarn_accel.errors import AuthenticationError
 from yarn_accel.wire import Buffer
 
-__all__ = ["TlsLink", "start_tls"]
-
 _PIECE_BYTES = 256 * 1024
 
 

@@ -20,8 +20,6 @@ from typing import Dict, Iterator, Mapping, Tuple
 from yarn_accel.client.writable import decode_number, encode_number, n_bytes_after
 from yarn_accel.errors import RemoteProtocolError
 
-__all__ = ["read_secrets", "write_secrets"]
-
 MAGIC = b"HDTS"
 FORMAT_WRITABLE = 0
 FORMAT_PROTOBUF = 1

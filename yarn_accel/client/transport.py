@@ -40,8 +40,6 @@ from yarn_accel.wire import (
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["LOOK_S", "PROBE_TOKEN", "Transport", "describe"]
-
 #: Payloads longer than this leave in pieces of `_PIECE_BYTES`, each added to the checksum just before; for
 #: shorter ones the additional system calls cost more than the cache gives back.
 _WHOLE_BYTES = 8 * 1024 * 1024

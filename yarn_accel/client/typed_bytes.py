@@ -15,8 +15,6 @@ from typing import BinaryIO, Iterable, Iterator, Tuple, Union
 
 from yarn_accel.errors import LocalProtocolError, RejectedError, RemoteProtocolError
 
-__all__ = ["TypedBytesReader", "TypedValue", "encode_typed", "encode_typed_pair", "write_typed_pairs"]
-
 TypedValue = Union[bytes, str, int, float, bool]
 
 BYTES = 0

@@ -26,8 +26,6 @@ from yarn_accel.errors import UNKNOWN_STORAGE, StorageError
 from yarn_accel.local_filesystem import file_error, temporary_name
 from yarn_accel.uris import authority_of, file_uri, shown, split_authority, split_uri
 
-__all__ = ["WebHdfs"]
-
 DEFAULT_MAX_BYTES = 4 << 30
 DEFAULT_HTTP_PORT = 9870
 _CHUNK_BYTES = 4 << 20

@@ -7,8 +7,6 @@ complement) with the most significant byte first. Standard library only, Python 
 
 from __future__ import annotations
 
-__all__ = ["decode_number", "encode_number", "n_bytes_after"]
-
 
 def encode_number(value: int) -> bytes:
     """The shortest form of a number of 64 bits."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from yarn_accel.core.revocations import Revocations
 
-__all__ = ["CredentialRefusal", "GrantRules", "GrantedCredential", "Requester", "decide"]
-
 _ASK = "ask the administrator for a credential: yarn-accel credential issue"
 
 

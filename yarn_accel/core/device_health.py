@@ -20,17 +20,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = [
-    "DeviceHealth",
-    "DeviceHealthSettings",
-    "Faulted",
-    "Passed",
-    "Rest",
-    "Resume",
-    "TimePassed",
-    "Trust",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceHealthSettings:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Revocations", "parse_revocations"]
-
 
 @dataclass(frozen=True, slots=True)
 class Revocations:

@@ -24,8 +24,6 @@ from dataclasses import dataclass, field
 
 from yarn_accel.core.units import format_duration_s
 
-__all__ = ["Choice", "ChooserSettings", "Prediction", "RequestChooser", "RoutableRequest", "ServerView"]
-
 #: Units of work per second of an accelerator of weight 1 while nothing was measured anywhere.
 _NOMINAL_RATE = 1e11
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["format_bytes", "format_duration_s", "format_rate"]
-
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 
 

@@ -13,8 +13,6 @@ from yarn_accel.core.dags.model import MOST_EDGES, MOST_TASKS, Dag
 from yarn_accel.dags.file_edges import FileTask, check_file_name, dag_of_file_tasks
 from yarn_accel.errors import ConfigError
 
-__all__ = ["dag_of_dax", "read_dax"]
-
 _MOST_DEPTH = 64
 _LONGEST_VALUE = 65536
 

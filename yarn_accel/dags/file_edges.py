@@ -12,8 +12,6 @@ from yarn_accel.core.dags.model import MOST_EDGES, Dag, DagEdge, DagTask
 from yarn_accel.core.tasks.values import ResourceId
 from yarn_accel.errors import ConfigError
 
-__all__ = ["FileTask", "check_file_name", "dag_of_file_tasks", "edges_of_files"]
-
 _LONGEST_NAME = 4096
 
 

@@ -18,8 +18,6 @@ from yarn_accel.core.dags.model import Dag, DagEdge, DagTask, Machine
 from yarn_accel.core.tasks.values import ResourceId
 from yarn_accel.errors import ConfigError
 
-__all__ = ["DagShape", "random_dag"]
-
 _ELEMENTS = 1024
 
 

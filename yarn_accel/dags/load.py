@@ -17,8 +17,6 @@ from yarn_accel.dags.own_file import read_own_file
 from yarn_accel.dags.wfformat import read_wfformat
 from yarn_accel.errors import ConfigError
 
-__all__ = ["MachineEntry", "MachinesFile", "load_dag", "load_machines", "machine_of", "parse_argument"]
-
 #: Larger files are refused before they are read. YAML is read some hundred times slower than JSON.
 MOST_BYTES = 256 << 20
 MOST_YAML_BYTES = 16 << 20

@@ -16,16 +16,6 @@ from yarn_accel.core.tasks.values import ResourceId
 from yarn_accel.dags.file_edges import FileTask, check_file_name, dag_of_file_tasks, edges_of_files
 from yarn_accel.errors import ConfigError
 
-__all__ = [
-    "DagFile",
-    "DagFileTask",
-    "GivenFile",
-    "dag_of_document",
-    "edges_of_file",
-    "read_dag_file",
-    "read_own_file",
-]
-
 _FORBID = ConfigDict(frozen=True, extra="forbid")
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _PYTHON_ENVIRONMENT = "name of an environment of the task service, in which functions and `python` run"

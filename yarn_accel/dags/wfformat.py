@@ -17,8 +17,6 @@ from yarn_accel.core.dags.model import MOST_TASKS, Dag
 from yarn_accel.dags.file_edges import FileTask, check_file_name, dag_of_file_tasks
 from yarn_accel.errors import ConfigError
 
-__all__ = ["dag_of_wfformat", "read_wfformat"]
-
 _IGNORE = ConfigDict(frozen=True, extra="ignore")
 _Id = Annotated[str, Field(min_length=1, max_length=512)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]

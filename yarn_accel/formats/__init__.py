@@ -4,7 +4,6 @@ Importing this package needs only the standard library; numpy is imported when e
 """
 
 from yarn_accel.formats.array_file import (
-    MAX_MEMBERS,
     BytesInMemory,
     ByteSource,
     StoredArray,
@@ -14,6 +13,7 @@ from yarn_accel.formats.array_file import (
     load,
     name_plain_bytes,
 )
+from yarn_accel.formats.zip_directory import MAX_MEMBERS
 
 __all__ = [
     "MAX_MEMBERS",

@@ -13,7 +13,6 @@ from typing import Callable, Dict, Iterable, Iterator, NamedTuple, Protocol, Seq
 from yarn_accel.errors import RejectedError
 from yarn_accel.formats.npy_header import MAGIC, MAX_HEADER_BYTES, BadNpyError, NpyHeader, parse_header
 from yarn_accel.formats.zip_directory import (
-    MAX_MEMBERS,
     NOT_AN_ARCHIVE,
     BadZipError,
     ZipMember,
@@ -22,18 +21,6 @@ from yarn_accel.formats.zip_directory import (
 )
 from yarn_accel.uris import split_member
 from yarn_accel.wire.tensors import TensorSpec
-
-__all__ = [
-    "MAX_MEMBERS",
-    "ByteSource",
-    "BytesInMemory",
-    "StoredArray",
-    "conversions",
-    "describe",
-    "is_array_file",
-    "load",
-    "name_plain_bytes",
-]
 
 _NPY_CURE = "write it again as plain numbers with numpy.save"
 _NPZ_CURE = "write it again with numpy.savez or numpy.savez_compressed"

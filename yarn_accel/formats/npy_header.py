@@ -16,8 +16,6 @@ from typing import Any, NamedTuple, Tuple
 
 from yarn_accel.wire.tensors import ITEM_BYTES, TensorSpec
 
-__all__ = ["MAGIC", "MAX_HEADER_BYTES", "BadNpyError", "NpyHeader", "parse_header"]
-
 MAGIC = b"\x93NUMPY"
 _MAX_HEADER_CHARS = 10_000
 """numpy's own limit."""

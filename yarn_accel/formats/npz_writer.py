@@ -13,8 +13,6 @@ from typing import Any, Iterable, Iterator, List, Mapping, Tuple, Union
 
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = ["npz_parts", "tensor_npz_parts"]
-
 Array = Any
 Buffer = Union[bytes, memoryview]
 _ALIGNMENT_BYTES = 64

@@ -10,8 +10,6 @@ from __future__ import annotations
 import struct
 from typing import Callable, List, NamedTuple, Tuple
 
-__all__ = ["MAX_MEMBERS", "NOT_AN_ARCHIVE", "BadZipError", "ZipMember", "data_start", "read_directory"]
-
 MAX_MEMBERS = 64
 NOT_AN_ARCHIVE = "not a zip archive"
 """Errors about files that may be something else begin so."""

@@ -19,8 +19,6 @@ from yarn_accel.errors import AuthenticationError, RejectedError, RemoteProtocol
 from yarn_accel.hadoop.retained import RetainedApplication
 from yarn_accel.hadoop.rm_client import RmClient, find_running, one_of
 
-__all__ = ["WAIT_PATIENCE_S", "Control", "asked", "with_control"]
-
 _PATH = "/v1/control/"
 #: A new attempt of the master registers within seconds.
 _PATIENCE_S = 15.0

@@ -13,12 +13,6 @@ from collections.abc import Callable, Sequence
 from yarn_accel.core.application.exits import NOISE
 from yarn_accel.hadoop.history import HistoryClient, TaskAttempt
 
-__all__ = [
-    "client_error",
-    "failed_attempt_diagnosis",
-    "first_error_line",
-]
-
 LOG_PATIENCE_S = 20.0
 
 _CLOSING = ("Try -help for more information", "Streaming Command Failed!")

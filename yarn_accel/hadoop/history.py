@@ -13,15 +13,6 @@ from typing import Any
 from yarn_accel.adapters.rest import as_list, get_json, get_text
 from yarn_accel.errors import RejectedError, UnavailableError
 
-__all__ = [
-    "Counters",
-    "HistoryClient",
-    "TaskAttempt",
-    "log_contents",
-    "parse_attempts",
-    "parse_counters",
-]
-
 Counters = dict[str, dict[str, int]]
 
 

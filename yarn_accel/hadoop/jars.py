@@ -17,18 +17,6 @@ from pathlib import Path
 
 from yarn_accel.errors import StartupError
 
-__all__ = [
-    "HADOOP_VERSION",
-    "HadoopInstall",
-    "cache_dir",
-    "class_path_names",
-    "fetched",
-    "fetched_dir",
-    "from_hadoop_home",
-    "make_cache_dir",
-    "write_class_path_jar",
-]
-
 HADOOP_VERSION = "3.5.0"
 """The version that ``yarn-accel hadoop fetch`` fetches."""
 

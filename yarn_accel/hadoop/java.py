@@ -12,15 +12,6 @@ from pathlib import Path
 
 from yarn_accel.hadoop.jars import HadoopInstall
 
-__all__ = [
-    "ADD_OPENS",
-    "LEAN_FLAGS",
-    "MAIN_CLASSES",
-    "archive_options",
-    "class_path",
-    "java_argv",
-]
-
 MAIN_CLASSES: Mapping[str, str] = {
     "namenode": "org.apache.hadoop.hdfs.server.namenode.NameNode",
     "datanode": "org.apache.hadoop.hdfs.server.datanode.DataNode",

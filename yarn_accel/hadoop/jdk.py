@@ -11,8 +11,6 @@ from pathlib import Path
 from yarn_accel.adapters.commands import run
 from yarn_accel.errors import StartupError
 
-__all__ = ["OLDEST_JAVA", "find_java", "java_version"]
-
 OLDEST_JAVA = 17
 """Hadoop 3.5 is Java 17 byte code."""
 

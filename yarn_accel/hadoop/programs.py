@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 
 from yarn_accel.errors import ConfigError
 
-__all__ = ["PROGRAMS", "main_class"]
-
 _RUN_JAR = "org.apache.hadoop.util.RunJar"
 _VERSION = "org.apache.hadoop.util.VersionInfo"
 _YARN = "org.apache.hadoop.yarn.client.cli."

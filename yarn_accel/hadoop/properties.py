@@ -9,8 +9,6 @@ from pathlib import Path
 
 from yarn_accel.errors import ConfigError
 
-__all__ = ["read_properties", "read_site"]
-
 
 def read_properties(path: Path) -> dict[str, str]:
     """Properties of one Hadoop XML file; no file, no properties.

@@ -13,8 +13,6 @@ from yarn_accel.adapters.credentials import create_master_secret, read_master_se
 from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import AuthenticationError, ConfigError, StartupError
 
-__all__ = ["RetainedApplication", "own_master_secret", "retained_applications", "state_dir"]
-
 _SECRET = "control-secret"
 _NOTES = "start.json"
 _VERSION = 1

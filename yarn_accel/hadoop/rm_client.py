@@ -27,8 +27,6 @@ from yarn_accel.hadoop.running import APPLICATION_TYPE
 from yarn_accel.hadoop.site import SiteSettings, user_name
 from yarn_accel.uris import split_uri
 
-__all__ = ["APPLICATION_TYPE", "RmClient", "find_running", "kill", "one_of"]
-
 _RM_PATIENCE_S = 15.0
 _POLL_S = 0.1
 _STAGING_FOLDER = ".yarn-accel"

@@ -10,8 +10,6 @@ from yarn_accel.client.agent_folders import VARIABLE, ApplicationName
 from yarn_accel.errors import AccelError, UnavailableError
 from yarn_accel.hadoop.site import SiteSettings, user_name
 
-__all__ = ["APPLICATION_TYPE", "mapper_environment", "tracking_pages"]
-
 #: What YARN lists our applications as; agents that systemd runs look for it too.
 APPLICATION_TYPE = "yarn-accel"
 _TIMEOUT_S = 5.0

@@ -23,15 +23,6 @@ from yarn_accel.hadoop.jars import HadoopInstall, cache_dir, fetched, from_hadoo
 from yarn_accel.hadoop.jdk import find_java
 from yarn_accel.hadoop.properties import read_properties, read_site
 
-__all__ = [
-    "SITE_FILE",
-    "SITE_KEYS",
-    "SLOT_RESOURCE",
-    "HadoopSite",
-    "SiteSettings",
-    "user_name",
-]
-
 SITE_FILE = "yarn-accel-site.yaml"
 _YARN_SITE = "yarn-site.xml"
 SLOT_RESOURCE = "acct/slot"

@@ -23,16 +23,6 @@ from yarn_accel.hadoop.history import Counters, HistoryClient, TaskAttempt
 from yarn_accel.hadoop.java import java_argv
 from yarn_accel.hadoop.site import HadoopSite, SiteSettings, user_name
 
-__all__ = [
-    "LOG_SETTINGS",
-    "JobResult",
-    "StreamingJob",
-    "TaskAttempt",
-    "client_argv",
-    "run_streaming",
-    "watch_client",
-]
-
 LOG_SETTINGS = Path(__file__).with_name("log4j.properties")
 """How Hadoop's programs log: to standard error, in the form that this module reads."""
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from yarn_accel.errors import ConfigError
 
-__all__ = ["CREDENTIAL_PROPERTY", "StreamingAdditions", "complete", "is_request_for_help", "job_name"]
-
 CREDENTIAL_PROPERTY = "mapreduce.job.credentials.binary"
 _GENERIC = ("-D", "-files", "-archives", "-libjars", "-conf", "-fs", "-jt", "-tokenCacheFile")
 _COMMANDS = ("-mapper", "-reducer", "-combiner")

@@ -32,24 +32,6 @@ from yarn_accel.launch.start import start as start_application
 from yarn_accel.launch.status_view import n_serving, status_table
 from yarn_accel.launch.stop import ProgressReport
 
-__all__ = [
-    "FILE_WIDTH",
-    "application_option",
-    "config_option",
-    "console",
-    "drain",
-    "explain",
-    "interval_option",
-    "progress",
-    "rebind",
-    "start",
-    "start_wait_option",
-    "status",
-    "stop",
-    "top",
-    "undrain",
-]
-
 #: A table in a file is not folded.
 FILE_WIDTH = 140
 _POLL_S = 0.2

@@ -33,22 +33,6 @@ if TYPE_CHECKING:
     import zipfile
     from collections.abc import Iterable, Mapping
 
-__all__ = [
-    "EXIT_DAMAGED",
-    "EXIT_DISK",
-    "EXIT_GLIBC",
-    "EXIT_PLATFORM",
-    "EXIT_PYTHON",
-    "REQUIREMENT",
-    "StartRefused",
-    "candidate_roots",
-    "check_node",
-    "content_digest",
-    "main",
-    "node_facts",
-    "provide",
-]
-
 # Not used by bash, by a signal (128 + n) or by Hadoop's container-executor.
 EXIT_PYTHON = 111
 EXIT_GLIBC = 112

@@ -20,8 +20,6 @@ from yarn_accel.errors import StartupError
 from yarn_accel.launch.upload import ARCHIVE_PATTERN, SCRIPT_PATTERN
 from yarn_accel.local_filesystem import unfinished_name
 
-__all__ = ["USES_FILE", "StoredFile", "Survey", "environments_uri", "look", "remove", "uses_document"]
-
 #: In an application's folder: the names of the shared files it was started with.
 USES_FILE = "uses.json"
 _VERSION = 1

@@ -16,8 +16,6 @@ from yarn_accel.launch.gpu_environment import gpu_note, packed_extras
 from yarn_accel.launch.packing import pack
 from yarn_accel.launch.staging import role_settings
 
-__all__ = ["group"]
-
 _config_option = click.option(
     "--config", "config_file", default=None, type=click.Path(path_type=Path), help="YAML configuration file."
 )

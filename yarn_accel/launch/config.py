@@ -13,18 +13,6 @@ from yarn_accel.errors import ConfigError
 from yarn_accel.launch.container_secrets import MASTER_SECRET_FILE
 from yarn_accel.pipeline.config import FORMER_NAMES, PipelineConfig, parse_config
 
-__all__ = [
-    "AgentRole",
-    "AppSettings",
-    "EnvironmentSettings",
-    "LaunchConfig",
-    "MasterRole",
-    "RoleSettings",
-    "ServerRole",
-    "WorkerRole",
-    "load_launch_config",
-]
-
 #: Sections that had another name in the version before.
 _FORMER_NAMES = {"acct": "server"}
 _MIB = 1024 * 1024

@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch.upload import ARCHIVE_PATTERN, SCRIPT_NAME
 
-__all__ = ["container_argv", "container_command", "container_environment", "quoted_environment"]
-
 #: The NodeManager puts the container's own log folder here.
 _LOG_DIR = "<LOG_DIR>"
 #: Text that a NodeManager replaces before bash sees it; `(?<=a)(?=b)` is the place between its two halves.

@@ -23,8 +23,6 @@ from yarn_accel.launch.device_lock import take_from_environment
 from yarn_accel.launch.log_rotation import rotate_output
 from yarn_accel.pipeline.workers.launching import Launched, launch
 
-__all__ = ["SERVE", "keep_kernels", "main"]
-
 #: The words before the file of a server's settings.
 SERVE = ("launch", "serve")
 

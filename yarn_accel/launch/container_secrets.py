@@ -16,8 +16,6 @@ from pathlib import Path
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.errors import RemoteProtocolError, StartupError
 
-__all__ = ["FILE_ALIAS", "MASTER_ALIAS", "MASTER_SECRET_FILE", "deliver"]
-
 #: The alias of the site's master secret (raw bytes) among a container's credentials.
 MASTER_ALIAS = "yarn_accel.master"
 #: What stands before the name of a file among a container's credentials.

@@ -10,8 +10,6 @@ from yarn_accel.core.dags.outcome import DagRunOutcome, DagTaskOutcome
 from yarn_accel.core.units import format_duration_s
 from yarn_accel.master.markup import Markup, element
 
-__all__ = ["MOST_BARS", "MOST_ROWS", "SHOWN_SLOWDOWNS", "gantt", "lanes", "slowdown_chart"]
-
 #: What is drawn at most.
 MOST_ROWS = 200
 MOST_BARS = 5_000

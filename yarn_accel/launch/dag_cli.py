@@ -27,8 +27,6 @@ from yarn_accel.launch.tasks_cli import follow_status, wait_until_ended
 from yarn_accel.tasks.dag_planning import load_dag_file, plan_dag
 from yarn_accel.tasks.submission import submit_definition
 
-__all__ = ["dag_cancel", "dag_pause", "dag_report", "dag_resume", "dag_status", "dag_submit", "dag_top"]
-
 _CLASSES = [each.word for each in PriorityClass]
 
 

@@ -9,8 +9,6 @@ from yarn_accel.core.dags.outcome import DagOutcome, DagRunOutcome, DagTaskOutco
 from yarn_accel.core.tasks.service.history import EndedTask
 from yarn_accel.errors import ConfigError
 
-__all__ = ["live_dag_outcome"]
-
 
 def live_dag_outcome(answers: Mapping[str, Mapping[str, Any]]) -> DagRunOutcome:
     """The outcome of DAGs that are done; seconds begin with the first submission.

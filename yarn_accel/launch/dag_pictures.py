@@ -16,8 +16,6 @@ from yarn_accel.core.dags.outcome import DagRunOutcome, DagTaskOutcome
 from yarn_accel.launch.dag_charts import SHOWN_SLOWDOWNS, lanes
 from yarn_accel.launch.task_pictures import AS_TEXT, cut_name
 
-__all__ = ["draw_gantt", "draw_slowdowns"]
-
 _MOST_LABELLED = 200
 #: Names in a legend.
 _MOST_NAMED = 20

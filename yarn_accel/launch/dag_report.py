@@ -14,8 +14,6 @@ from yarn_accel.master.markup import Child, Markup, element
 from yarn_accel.master.page import html_page, section
 from yarn_accel.master.tables import table
 
-__all__ = ["dag_report_page", "write_dag_report"]
-
 #: What a page shows at most; the JSON has all.
 _MOST_CURVES = 48
 _MOST_TASKS = 100

@@ -13,8 +13,6 @@ from rich.text import Text
 from yarn_accel.core.units import format_duration_s
 from yarn_accel.launch.status_view import plain
 
-__all__ = ["dags_of", "dags_table"]
-
 _DASH = "-"
 _MAX_ENDED = 20
 _MAX_ERROR = 200

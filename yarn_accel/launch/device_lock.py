@@ -23,15 +23,6 @@ from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.pipeline.gpu_visibility import CUDA_VARIABLE, visible_gpus
 from yarn_accel.pipeline.nvml import list_gpus
 
-__all__ = [
-    "DEFAULT_FOLDER",
-    "EXIT_DEVICES",
-    "DeviceLocks",
-    "DevicesTaken",
-    "Holder",
-    "take_from_environment",
-]
-
 #: Exit code of a container whose devices somebody else holds; beside the bootstrap's.
 EXIT_DEVICES = 116
 DEFAULT_FOLDER = Path("/var/tmp")

@@ -10,8 +10,6 @@ from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.launch.config import EnvironmentSettings, LaunchConfig
 from yarn_accel.launch.import_closure import distributions
 
-__all__ = ["GPU_EXTRAS", "check_gpu_environment", "gpu_form", "gpu_note", "packed_extras"]
-
 GPU_EXTRAS = {"bundled": "gpu", "site": "gpu-site"}
 """By form of the environment, the extra that it takes along."""
 _WHAT = {

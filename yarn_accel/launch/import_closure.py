@@ -14,8 +14,6 @@ from pathlib import Path, PurePosixPath
 import yarn_accel
 from yarn_accel.errors import ConfigError, StartupError
 
-__all__ = ["distributions", "files", "own_files"]
-
 DISTRIBUTION = "cluster-accel"
 _CURE = "install it with pip into the environment of {}"
 #: Never read when our programs run.  Metadata that differs between machines is left out too.

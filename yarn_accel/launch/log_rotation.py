@@ -16,8 +16,6 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["rotate", "rotate_output"]
-
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 16 << 20

@@ -14,15 +14,6 @@ from yarn_accel.launch import bootstrap
 from yarn_accel.launch.device_lock import EXIT_DEVICES
 from yarn_accel.launch.packing import Requirement
 
-__all__ = [
-    "ATTRIBUTES",
-    "EXIT_REASONS",
-    "CompatibilityReport",
-    "attribute_facts",
-    "check_nodes",
-    "explain_exit",
-]
-
 #: Node attribute (any prefix) -> the fact it tells.
 ATTRIBUTES = {
     "accel-python": "python",

@@ -14,8 +14,6 @@ from yarn_accel.node.config import load_config
 from yarn_accel.node.paths import make_run_dir
 from yarn_accel.pipeline.config import PipelineConfig, parse_config
 
-__all__ = ["NODE_KEYS", "NODE_SETTINGS_FILE", "node_config"]
-
 #: The settings in effect, in the container's folder; JSON is YAML, so people's commands read it, too.
 NODE_SETTINGS_FILE = "pipeline-node.yaml"
 #: What the node sets, unless the site does.

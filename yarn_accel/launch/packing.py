@@ -19,8 +19,6 @@ from yarn_accel.errors import StartupError
 from yarn_accel.launch import import_closure
 from yarn_accel.launch.bootstrap import REQUIREMENT, content_digest, node_facts
 
-__all__ = ["Environment", "Requirement", "cache_folder", "pack"]
-
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 #: Level 6 takes two and a half times as long for 6 % fewer bytes.
 _LEVEL = 3

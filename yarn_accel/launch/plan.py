@@ -16,8 +16,6 @@ from yarn_accel.launch.container_entry import SERVE
 from yarn_accel.launch.node_compatibility import EXIT_REASONS
 from yarn_accel.launch.upload import FileResource
 
-__all__ = ["ROLES", "ApplicationPlan", "RoleDefinition", "RolePlan", "make_plan"]
-
 _GPU = "yarn.io/gpu"
 
 

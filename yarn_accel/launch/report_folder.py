@@ -12,8 +12,6 @@ from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import StartupError
 from yarn_accel.extras import install_command
 
-__all__ = ["write_report_folder"]
-
 
 def write_report_folder(
     folder: Path, document: Mapping[str, Any], page: str, draw: Callable[[Path], None]

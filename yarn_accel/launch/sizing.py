@@ -10,8 +10,6 @@ from yarn_accel.adapters.hadoop_rpc.records import NodeReport
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.pipeline.config import PipelineConfig
 
-__all__ = ["fitted"]
-
 _MIB = 1024 * 1024
 #: Scaled together, and only where none of them is set.
 _BUFFERS = ("pool_bytes", "queue_bytes", "max_request_bytes", "max_shared_memory_bytes")

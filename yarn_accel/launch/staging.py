@@ -34,20 +34,6 @@ from yarn_accel.master.task_config import TaskSettings, journal_uri
 from yarn_accel.node.config import load_config
 from yarn_accel.worker.config import check_worker_settings
 
-__all__ = [
-    "Staged",
-    "agent_document",
-    "application_uri",
-    "check_settings",
-    "master_document",
-    "role_settings",
-    "server_document",
-    "stage",
-    "stage_dry_run",
-    "task_document",
-    "worker_document",
-]
-
 _VERSION = 1
 _SOME_WORKER = {"node": "NODE", "worker": "NODE"}
 _PLAN_FILE = "plan.json"

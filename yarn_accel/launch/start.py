@@ -44,8 +44,6 @@ from yarn_accel.launch.submission import check_sizes, make_submission
 from yarn_accel.master.inventory import attribute_of
 from yarn_accel.master.operator_commands import OWNER
 
-__all__ = ["DryRun", "StartedApplication", "dry_run", "pipeline_secret_file", "start"]
-
 _POLL_S = 0.05
 _N_NAMED = 6
 _BESIDE_OTHERS = (

@@ -16,8 +16,6 @@ from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
 from yarn_accel.core.tasks.claim_counts import claims_text, results_text
 from yarn_accel.core.units import format_bytes
 
-__all__ = ["n_serving", "plain", "status_table"]
-
 _DASH = "-"
 _MAX_ROWS = 200
 _N_NOTES = 8

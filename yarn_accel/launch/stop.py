@@ -13,10 +13,8 @@ from yarn_accel.errors import AccelError, ConfigError, StorageError, Unavailable
 from yarn_accel.hadoop.control import Control
 from yarn_accel.hadoop.retained import RetainedApplication, retained_applications
 from yarn_accel.hadoop.rm_client import RmClient, find_running, kill
-from yarn_accel.master.inventory import attribute_of
-from yarn_accel.master.operator_commands import BIND, OWNER, SLOTS, OperatorCommands
-
-__all__ = ["ProgressReport", "clear_ended", "force", "restore_left_nodes", "restore_nodes", "stop"]
+from yarn_accel.master.inventory import BIND, attribute_of
+from yarn_accel.master.operator_commands import OWNER, SLOTS, OperatorCommands
 
 _POLL_S = 0.1
 

@@ -35,8 +35,6 @@ from yarn_accel.hadoop.streaming_arguments import (
     job_name,
 )
 
-__all__ = ["command"]
-
 _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 _PRINT_FOLDER = "yarn-accel-streaming"
 

@@ -16,8 +16,6 @@ from yarn_accel.errors import ConfigError
 from yarn_accel.hadoop.control import Control
 from yarn_accel.launch.task_report import RunReport
 
-__all__ = ["ask_outcomes", "live_outcome", "live_report", "nodes_of", "what_is_missing"]
-
 _Answers = Mapping[str, Mapping[str, Any]]
 
 

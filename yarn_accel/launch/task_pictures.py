@@ -13,8 +13,6 @@ from matplotlib.figure import Figure
 from yarn_accel.core.tasks.outcome import FormSummary
 from yarn_accel.core.tasks.use_over_time import NodePlace, UseSteps
 
-__all__ = ["AS_TEXT", "cut_name", "draw_delays", "draw_use"]
-
 _MAX_BARS = 60
 #: A name is a name, whatever signs it has.
 AS_TEXT: Any = {"text.parse_math": False, "text.usetex": False}

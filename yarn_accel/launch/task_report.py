@@ -24,8 +24,6 @@ from yarn_accel.master.tables import table
 from yarn_accel.master.task_page import figures_table
 from yarn_accel.master.use_charts import Curve, use_chart
 
-__all__ = ["MAX_DRAWN_NODES", "RunReport", "report_page", "write_report"]
-
 #: Nodes whose use over time is drawn.
 MAX_DRAWN_NODES = 24
 _N_STEPS = 240

@@ -18,8 +18,6 @@ from rich.text import Text
 from yarn_accel.core.units import format_bytes
 from yarn_accel.launch.status_view import plain
 
-__all__ = ["ProgressView", "app_progress", "tasks_table"]
-
 _DASH = "-"
 #: The applications that ended last.
 _MAX_ENDED = 20

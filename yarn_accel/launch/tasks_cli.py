@@ -42,18 +42,6 @@ from yarn_accel.launch.task_view import app_progress, tasks_table
 from yarn_accel.tasks import load_app, plan_app
 from yarn_accel.tasks.submission import submit_definition
 
-__all__ = [
-    "cancel",
-    "explain",
-    "follow_status",
-    "report",
-    "start",
-    "status",
-    "submit",
-    "top",
-    "wait_until_ended",
-]
-
 _POLL_S = 0.5
 
 

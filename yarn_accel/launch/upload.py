@@ -14,16 +14,6 @@ from yarn_accel.launch import bootstrap
 from yarn_accel.local_filesystem import pieces
 from yarn_accel.uris import split_uri
 
-__all__ = [
-    "ARCHIVE_PATTERN",
-    "SCRIPT_NAME",
-    "SCRIPT_PATTERN",
-    "FileResource",
-    "stored_script_name",
-    "upload",
-    "upload_script",
-]
-
 #: The bootstrap's name in a container's folder.
 SCRIPT_NAME = "accel-start.py"
 ARCHIVE_PATTERN = re.compile(r"accel-environment-[0-9a-f]{32}\.zip")

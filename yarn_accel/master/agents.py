@@ -22,8 +22,6 @@ from yarn_accel.master.late_binding import LateBindingReports
 from yarn_accel.master.statistics import AgentStatistics
 from yarn_accel.node.loads import ServerLoad
 
-__all__ = ["Agents"]
-
 #: The longest time in which an agent finds a new master.
 _YOUNG_S = 10.0
 

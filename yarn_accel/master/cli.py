@@ -9,8 +9,6 @@ from pathlib import Path
 
 import click
 
-__all__ = ["group"]
-
 _config_option = click.option(
     "--config", "config_file", required=True, type=click.Path(path_type=Path), help="JSON or YAML file."
 )

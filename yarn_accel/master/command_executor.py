@@ -18,8 +18,6 @@ from yarn_accel.master.node_managers import NodeManagerCalls
 from yarn_accel.master.operator_commands import OperatorCommands
 from yarn_accel.master.scheduler_link import SchedulerLink
 
-__all__ = ["CommandExecutor"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -18,8 +18,6 @@ from yarn_accel.core.server_choice import ChooserSettings
 from yarn_accel.errors import ConfigError
 from yarn_accel.master.task_config import TaskSettings
 
-__all__ = ["SOME_MANAGERS", "MasterConfig", "load_config", "parse_config"]
-
 #: Stand for the addresses that `yarn-accel start` fills in, where settings are looked at without a cluster.
 SOME_MANAGERS: Mapping[str, Any] = {
     "rm_client": ["RM:8032"],

@@ -20,8 +20,6 @@ from yarn_accel.master.credentials import MasterCredentials
 from yarn_accel.master.launch_plan import LaunchPlan, load_plan
 from yarn_accel.master.registration import PATIENCE, Registration, RegistrationSettings
 
-__all__ = ["ContainerEnvironment", "container_environment"]
-
 
 @dataclass(frozen=True, slots=True)
 class ContainerEnvironment:

@@ -22,8 +22,6 @@ from yarn_accel.master.heartbeats import binding_of
 from yarn_accel.master.registration import BACKLOG
 from yarn_accel.master.status_documents import StatusDocuments
 
-__all__ = ["Admin", "ControlApi", "Tasks"]
-
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 _CONTROL = "control:"
 #: A connection that sends no whole request for so long is closed; agents and workers send one a second.

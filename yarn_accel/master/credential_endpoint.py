@@ -32,8 +32,6 @@ from yarn_accel.node.paths import default_run_dir, filled, make_run_dir, remove_
 from yarn_accel.pipeline.visibility import OPERATOR
 from yarn_accel.wire.credential import encode, issue
 
-__all__ = ["OFF", "CredentialEndpoint", "grant_rules", "socket_path"]
-
 logger = logging.getLogger(__name__)
 
 #: As `credential_socket`: there is none.

@@ -16,15 +16,6 @@ from yarn_accel.core.tasks.worker_nodes import WORKER_ROLE, worker_name
 from yarn_accel.errors import AuthenticationError, StartupError
 from yarn_accel.wire.credential import SECRET_ALIAS, encode, issue
 
-__all__ = [
-    "AGENTS_ALIAS",
-    "CONTROL_ALIAS",
-    "NODE_KEY_ALIAS",
-    "SERVER_ALIAS",
-    "MasterCredentials",
-    "read_credentials",
-]
-
 #: Secret that the keys of control verbs are derived from, and those of agents without one of their own.
 CONTROL_ALIAS = "yarn-accel.control"
 #: Secret that the keys of agents are derived from where the site runs them itself.

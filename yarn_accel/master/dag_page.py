@@ -9,8 +9,6 @@ from yarn_accel.core.units import format_duration_s
 from yarn_accel.master.markup import Child, Markup, element
 from yarn_accel.master.tables import table
 
-__all__ = ["dag_section"]
-
 _MAX_ROWS = 100
 _STATES = {"done": "good", "failed": "bad", "cancelled": "warn"}
 _WAITING = ("waiting", "ready", "queued")

@@ -9,18 +9,6 @@ from urllib.parse import quote
 from yarn_accel.master.diagram_layout import Box, DiagramLayout, lay_out, natural
 from yarn_accel.master.markup import Markup, element, text
 
-__all__ = [
-    "N_COLOURS",
-    "SILENT_S",
-    "draw",
-    "hue",
-    "link_to",
-    "short_names",
-    "slots_of",
-    "standing",
-    "summary",
-]
-
 #: Classes c0.. of the style; servers take them in turn.
 N_COLOURS = 8
 #: An agent that is not heard for so long is shown as silent.

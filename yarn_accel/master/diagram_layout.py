@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Box", "DiagramLayout", "Scale", "lay_out", "natural"]
-
 _MAX_WIDTH = 1180.0
 _MARGIN = 14.0
 _HEADING = 30.0

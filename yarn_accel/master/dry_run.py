@@ -21,8 +21,6 @@ from yarn_accel.master.inventory import Inventory
 from yarn_accel.master.launch_plan import SERVER_ROLE, LaunchPlan, load_plan
 from yarn_accel.master.registration import PATIENCE, RegistrationSettings
 
-__all__ = ["preview"]
-
 
 async def preview(config_file: Path) -> dict[str, Any]:
     """Who would get which container of what size, who would be bound to whom, and the policy.

@@ -15,8 +15,6 @@ from yarn_accel.adapters.signed_http import decode_json
 from yarn_accel.core.tasks.learning import FigureStore
 from yarn_accel.errors import AccelError, ConfigError, RemoteProtocolError, StorageError
 
-__all__ = ["FigureFile"]
-
 logger = logging.getLogger(__name__)
 
 _INTERVAL_S = 10.0

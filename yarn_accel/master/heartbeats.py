@@ -20,19 +20,6 @@ from yarn_accel.errors import ConfigError, RejectedError
 from yarn_accel.master.launch_plan import SERVER_ROLE
 from yarn_accel.node.loads import ServerLoad, load_document, parse_load
 
-__all__ = [
-    "AGENT_ROLE",
-    "MAX_SERVERS",
-    "Heartbeat",
-    "ServerStatus",
-    "binding_of",
-    "load_of",
-    "parse_heartbeat",
-    "response_document",
-    "status_events",
-    "weight_of",
-]
-
 AGENT_ROLE = "agent"
 MAX_SERVERS = 256
 _SENDER = "agent:"

@@ -9,8 +9,6 @@ from yarn_accel.adapters.hadoop_rpc import NodeId
 from yarn_accel.adapters.hadoop_rpc.records import NodeReport, NodeState
 from yarn_accel.core.application.events import NodeView
 
-__all__ = ["BIND", "GPU", "SLOT", "Inventory", "attribute_of"]
-
 GPU = "yarn.io/gpu"
 SLOT = "acct/slot"
 #: The server's node that a node is bound to, as published by an operator, such as a master of before.

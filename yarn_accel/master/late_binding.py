@@ -23,8 +23,6 @@ from yarn_accel.wire.credential import (
     parse_identifier,
 )
 
-__all__ = ["LateBindingReports"]
-
 _MAX_IDENTIFIER = 512
 
 

@@ -21,8 +21,6 @@ from yarn_accel.adapters.hadoop_rpc.records import (
 from yarn_accel.core.application import ContainerRole, NodeSelector, RoleResource, RoleTable
 from yarn_accel.errors import ConfigError
 
-__all__ = ["SERVER_ROLE", "LaunchPlan", "LaunchSpec", "load_plan", "parse_plan"]
-
 SERVER_ROLE = "server"
 #: Exit codes that another start may cure: a fault of the program, abort, bus error, arithmetic, segmentation.
 _PASSING = (1, 134, 135, 136, 139)

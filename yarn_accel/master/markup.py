@@ -13,8 +13,6 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
-__all__ = ["Child", "Markup", "document", "element", "raw", "text"]
-
 _VOID = frozenset(("meta",))
 
 

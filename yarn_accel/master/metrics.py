@@ -16,8 +16,6 @@ from prometheus_client.core import InfoMetricFamily, Metric
 from yarn_accel.adapters.metric_families import Vocabulary, value_at
 from yarn_accel.core.tasks.claim_counts import CLAIM_RESULTS, CLAIM_STATES
 
-__all__ = ["PREFIX", "families"]
-
 PREFIX = "yarn_accel_master_"
 _State = Mapping[str, Any]
 _words = Vocabulary(PREFIX)

@@ -27,8 +27,6 @@ from yarn_accel.core.application.events import (
 )
 from yarn_accel.errors import AccelError
 
-__all__ = ["NodeManagerCalls"]
-
 logger = logging.getLogger(__name__)
 
 _Job = Callable[[], Awaitable[object]]

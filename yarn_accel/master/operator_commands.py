@@ -39,8 +39,6 @@ from yarn_accel.core.application.events import Event, SlotsRefused, SlotsSet
 from yarn_accel.errors import AccelError, AuthenticationError, ConfigError, UnavailableError
 from yarn_accel.master.inventory import BIND, SLOT, attribute_of
 
-__all__ = ["BIND", "DRAINED", "OFF", "OWNER", "SLOTS", "OperatorCommands"]
-
 logger = logging.getLogger(__name__)
 
 V = TypeVar("V")

@@ -21,18 +21,6 @@ from yarn_accel.master.page_assets import SCRIPT, STYLE
 from yarn_accel.master.tables import events_table, nodes_table, servers_table
 from yarn_accel.master.task_page import task_sections
 
-__all__ = [
-    "MAX_DRAWN",
-    "MAX_EVENTS",
-    "MAX_ROWS",
-    "Query",
-    "choose",
-    "html_page",
-    "page",
-    "section",
-    "text_page",
-]
-
 MAX_DRAWN = 1000
 MAX_ROWS = 200
 MAX_EVENTS = 100

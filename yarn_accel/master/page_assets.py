@@ -10,8 +10,6 @@ import base64
 import hashlib
 from typing import Final
 
-__all__ = ["POLICY", "SCRIPT", "STYLE"]
-
 STYLE: Final = """
 :root { color-scheme: light dark; --back: #f6f7f9; --paper: #fff; --ink: #1d2430; --soft: #667085;
   --edge: #d9dee7; --trough: #e7ebf1; --good: #16855b; --warn: #b35c00; --bad: #c92a35; --idle: #667085;

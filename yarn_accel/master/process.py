@@ -10,8 +10,6 @@ from pathlib import Path
 from yarn_accel.adapters.hadoop_rpc import AttemptGoneError
 from yarn_accel.master.registration import read_registration_settings, register
 
-__all__ = ["run"]
-
 logger = logging.getLogger(__name__)
 
 

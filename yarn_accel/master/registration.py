@@ -30,16 +30,6 @@ from yarn_accel.adapters.hadoop_rpc import (
 from yarn_accel.errors import ConfigError, StartupError, UnavailableError
 from yarn_accel.master.credentials import MasterCredentials, read_credentials
 
-__all__ = [
-    "BACKLOG",
-    "Registration",
-    "RegistrationSettings",
-    "listen",
-    "read_registration_settings",
-    "register",
-    "tracking_url",
-]
-
 logger = logging.getLogger(__name__)
 
 #: Calls that may wait in the socket's backlog.

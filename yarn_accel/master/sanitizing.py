@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["is_number", "operations", "sanitized"]
-
 _MAX_TEXT = 200
 _MAX_ITEMS = 32
 _MAX_NUMBER = 1e18

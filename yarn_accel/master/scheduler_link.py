@@ -34,8 +34,6 @@ from yarn_accel.core.application import events as ev
 from yarn_accel.errors import UnavailableError
 from yarn_accel.master.inventory import Inventory
 
-__all__ = ["LinkStatistics", "SchedulerLink", "open_pause_s"]
-
 logger = logging.getLogger(__name__)
 
 _MEMORY, _VCORES = "memory-mb", "vcores"

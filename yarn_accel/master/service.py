@@ -53,8 +53,6 @@ from yarn_accel.master.statistics import AgentStatistics
 from yarn_accel.master.status_documents import StatusDocuments
 from yarn_accel.master.task_service import LiveTaskService, make_task_service
 
-__all__ = ["Master", "serve"]
-
 logger = logging.getLogger(__name__)
 
 _RESTORE_LIMIT_S = 10.0

@@ -11,8 +11,6 @@ import asyncio
 import time
 from collections.abc import Callable
 
-__all__ = ["StallDetector", "since_boot_s"]
-
 _INTERVAL_S = 0.25
 #: Shorter ones delay others little, and a busy machine has many.
 _LEAST_S = 0.5

@@ -39,8 +39,6 @@ from yarn_accel.core.tasks.claim_counts import (
 )
 from yarn_accel.master.sanitizing import is_number, operations, sanitized
 
-__all__ = ["WINDOW_S", "AgentStatistics"]
-
 #: Rates are taken over at most so long.
 WINDOW_S = 10.0
 _MIN_WINDOW_S = 0.5

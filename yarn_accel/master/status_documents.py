@@ -14,8 +14,6 @@ from typing import Any
 from yarn_accel.core.application import Application
 from yarn_accel.master.statistics import AgentStatistics
 
-__all__ = ["StatusDocuments"]
-
 #: Nodes per step: some 4 ms.
 _N_STEP = 100
 

@@ -12,8 +12,6 @@ from yarn_accel.master.diagram import hue, link_to, slots_of, standing
 from yarn_accel.master.diagram_layout import natural
 from yarn_accel.master.markup import Child, Markup, element
 
-__all__ = ["events_table", "nodes_table", "servers_table", "table"]
-
 _Node = Mapping[str, Any]
 _Nodes = Mapping[str, _Node]
 _NOTHING: Mapping[str, Any] = {}

@@ -14,8 +14,6 @@ from yarn_accel.core.tasks.service import ServiceSettings, WorkerSize
 from yarn_accel.core.tasks.worker_nodes import WORKER_ROLE
 from yarn_accel.errors import ConfigError
 
-__all__ = ["TaskSettings", "TaskWorkerSize", "journal_uri"]
-
 _MIB = 1024 * 1024
 #: Of a worker's queue, where the policy moves what is in it as it likes.
 _LISTED_PER_CORE = 2

@@ -11,8 +11,6 @@ from yarn_accel.core.tasks.service.commands import ReplaceJournal, WriteJournal
 from yarn_accel.core.tasks.service.journal import DecodedJournal, decode_journal, encode_records
 from yarn_accel.errors import StorageError
 
-__all__ = ["TaskJournal"]
-
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 1.0

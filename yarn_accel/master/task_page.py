@@ -11,8 +11,6 @@ from yarn_accel.master.markup import Child, Markup, element
 from yarn_accel.master.tables import table
 from yarn_accel.master.use_charts import use_chart, use_curves
 
-__all__ = ["MAX_TASK_ROWS", "figures_table", "task_sections"]
-
 #: Of each table.
 MAX_TASK_ROWS = 100
 _STATES = {"done": "good", "failed": "bad", "cancelled": "warn"}

@@ -28,6 +28,7 @@ from yarn_accel.core.application import RoleTable
 from yarn_accel.core.application import commands as app_cmd
 from yarn_accel.core.application import events as app_ev
 from yarn_accel.core.application.exits import describe_exit, is_excused
+from yarn_accel.core.tasks.attempt_orders import unfinished_uri
 from yarn_accel.core.tasks.learning import FigureStore
 from yarn_accel.core.tasks.server_gpus import ServingServers
 from yarn_accel.core.tasks.service import TaskService
@@ -37,13 +38,7 @@ from yarn_accel.core.tasks.service.prepared import PreparedApp, prepare_app
 from yarn_accel.core.tasks.service.submission import parse_app
 from yarn_accel.core.tasks.service.use_samples import N_STEPS
 from yarn_accel.core.tasks.values import AppId, ResourceId, TaskId
-from yarn_accel.core.tasks.worker_messages import (
-    WorkerOrder,
-    WorkerReport,
-    order_document,
-    parse_report,
-    unfinished_uri,
-)
+from yarn_accel.core.tasks.worker_messages import WorkerOrder, WorkerReport, order_document, parse_report
 from yarn_accel.core.tasks.worker_nodes import WORKER_ROLE, WorkerNodes
 from yarn_accel.errors import ConfigError, RejectedError, RemoteProtocolError, StorageError, UnavailableError
 from yarn_accel.master.config import MasterConfig
@@ -52,8 +47,6 @@ from yarn_accel.master.inventory import Inventory
 from yarn_accel.master.task_config import TaskSettings, journal_uri
 from yarn_accel.master.task_journal import TaskJournal
 from yarn_accel.master.worker_places import SizePlaces, WorkerPlaces, usable_nodes
-
-__all__ = ["LiveTaskService", "make_task_service"]
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,6 @@ from yarn_accel.errors import AccelError
 from yarn_accel.master.page import Query, page, text_page
 from yarn_accel.master.page_assets import POLICY
 
-__all__ = ["CACHE_S", "RESOLVE_AGAIN_S", "PageAccess", "StatusSource", "add_routes", "as_json"]
-
 logger = logging.getLogger(__name__)
 
 CACHE_S = 0.5

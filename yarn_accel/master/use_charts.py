@@ -9,8 +9,6 @@ from typing import Any
 from yarn_accel.core.units import format_bytes
 from yarn_accel.master.markup import Markup, element
 
-__all__ = ["Curve", "use_chart", "use_curves"]
-
 _WIDTH, _LEFT, _RIGHT = 372.0, 54.0, 276.0
 _TOP, _HEIGHT, _GAP = 26.0, 30.0, 8.0
 _FOOT = 14.0

@@ -11,8 +11,6 @@ from yarn_accel.core.tasks.values import ResourceId
 from yarn_accel.core.tasks.worker_nodes import WorkerNodes, worker_name
 from yarn_accel.master.inventory import Inventory, attribute_of
 
-__all__ = ["SizePlaces", "WorkerPlaces", "usable_nodes"]
-
 
 @dataclass(frozen=True, slots=True)
 class SizePlaces:

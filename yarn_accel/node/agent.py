@@ -39,8 +39,6 @@ from yarn_accel.node.sampling import Sampler
 from yarn_accel.node.server_monitor import HUNG, ServerMonitor
 from yarn_accel.node.state_file import read_last_response, write_state
 
-__all__ = ["STALE_S", "Agent", "run"]
-
 logger = logging.getLogger(__name__)
 
 #: Without the master for so long, the response to mappers contains this node's own server as well.

@@ -13,8 +13,6 @@ from prometheus_client.registry import Collector
 from yarn_accel.adapters.metric_families import Vocabulary, value_at
 from yarn_accel.errors import StartupError
 
-__all__ = ["PREFIX", "AgentMetricsServer", "families"]
-
 PREFIX = "yarn_accel_node_"
 _Snapshot = Mapping[str, Any]
 _words = Vocabulary(PREFIX)

@@ -11,8 +11,6 @@ from yarn_accel.core.tasks.late_binding.values import LateBindingSettings
 from yarn_accel.core.tasks.policies import make
 from yarn_accel.errors import ConfigError
 
-__all__ = ["LateBindingConfig"]
-
 
 class LateBindingConfig(BaseModel):
     """Section ``late_binding`` of an agent's settings."""

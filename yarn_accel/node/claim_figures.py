@@ -14,8 +14,6 @@ from yarn_accel.core.tasks.late_binding.shared_figures import (
 from yarn_accel.core.tasks.learning import FigureStore, SharedFigure
 from yarn_accel.core.tasks.values import Form
 
-__all__ = ["SharedFigures"]
-
 #: Of which figures are sent: those that were measured last.
 _MOST_NAMES = MAX_FIGURES // 2
 _MOST_SENT = 4 * MAX_FIGURES

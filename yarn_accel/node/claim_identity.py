@@ -22,8 +22,6 @@ from yarn_accel.core.tasks.late_binding.messages import MAX_IDENTIFIERS
 from yarn_accel.errors import AuthenticationError, UnavailableError
 from yarn_accel.wire.credential import claim_verifier, parse_identifier
 
-__all__ = ["ClaimIdentities"]
-
 _RENEW_S = 60.0
 #: However many credentials are shown, no more heartbeats are sent for them.
 _WAKE_EVERY_S = 0.5

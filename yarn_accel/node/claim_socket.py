@@ -20,8 +20,6 @@ from typing import Any, Protocol
 from yarn_accel.errors import AccelError, RemoteProtocolError, StartupError
 from yarn_accel.node.local_endpoint import bound_socket, peer_of, remove_socket
 
-__all__ = ["MAX_LINE_BYTES", "ClaimConnection", "ClaimHandler", "ClaimSocket"]
-
 logger = logging.getLogger(__name__)
 
 MAX_LINE_BYTES = 4096

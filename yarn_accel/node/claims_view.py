@@ -10,8 +10,6 @@ from typing import Any
 
 from yarn_accel.errors import UnavailableError
 
-__all__ = ["claims_text", "request_claims"]
-
 _PATIENCE_S = 5.0
 _QUESTION = b'{"v": 1, "want": "claims"}\n'
 _N_DECISIONS = 8

@@ -14,8 +14,6 @@ import click
 from yarn_accel.adapters.settings_file import described
 from yarn_accel.node.config import load_config, read_key
 
-__all__ = ["group"]
-
 _FOLDER = Path(__file__).parent
 _config_option = click.option(
     "--config", "config_file", type=click.Path(path_type=Path), help="YAML configuration file; default: none."

@@ -16,17 +16,6 @@ from yarn_accel.errors import AccelError, ConfigError
 from yarn_accel.node.claim_config import LateBindingConfig
 from yarn_accel.node.paths import default_run_dir, filled
 
-__all__ = [
-    "KEY_ALIAS",
-    "KEY_BYTES",
-    "AgentConfig",
-    "MasterSettings",
-    "container_application",
-    "key_place",
-    "load_config",
-    "read_key",
-]
-
 #: The name of the node's key among the secrets of a Hadoop credentials file.
 KEY_ALIAS = "yarn-accel.node"
 KEY_BYTES = 32

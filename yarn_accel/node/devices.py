@@ -9,8 +9,6 @@ from typing import Any
 
 from yarn_accel.pipeline.nvml import read_devices
 
-__all__ = ["DeviceWatch", "device_health"]
-
 _PATIENCE_S = 1.0
 _MAX_DEVICES = 64
 _Device = dict[str, Any]

@@ -12,8 +12,6 @@ from yarn_accel.node.agent import Agent
 from yarn_accel.node.config import AgentConfig
 from yarn_accel.node.master_discovery import discovery_for
 
-__all__ = ["preview"]
-
 _PAUSE_S = 1.0
 _NO_KEY = bytes(32)
 

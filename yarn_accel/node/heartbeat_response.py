@@ -23,8 +23,6 @@ from yarn_accel.client.binding import Binding, Endpoint, format_binding, parse_b
 from yarn_accel.errors import ConfigError, RemoteProtocolError
 from yarn_accel.node.loads import ServerLoad, load_document, parse_load
 
-__all__ = ["MAX_SERVERS", "HeartbeatResponse", "local_response", "parse_response", "response_document"]
-
 VERSION = 1
 MAX_SERVERS = 256
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.1, 60.0

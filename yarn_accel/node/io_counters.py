@@ -13,18 +13,6 @@ from dataclasses import dataclass
 
 from yarn_accel.errors import AccelError
 
-__all__ = [
-    "CounterError",
-    "DiskCounters",
-    "NicCounters",
-    "disk_rates",
-    "nic_rates",
-    "parse_diskstats",
-    "parse_net_dev",
-    "parse_pressure",
-    "parse_routes",
-]
-
 #: The kernel counts disk sectors of this size whatever the disk's own are.
 _SECTOR_BYTES = 512
 _NET_FIELDS = 16

@@ -54,8 +54,6 @@ from yarn_accel.node.claim_identity import ClaimIdentities
 from yarn_accel.node.claim_socket import ClaimConnection, ClaimSocket
 from yarn_accel.node.sampling import total_bytes_per_s
 
-__all__ = ["RENEW_S", "NodeLateBinding"]
-
 logger = logging.getLogger(__name__)
 
 #: Mappers give a sign of life so often.

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["MAX_TICK_S", "Liveness", "Verdict"]
-
 MAX_TICK_S = 0.5
 #: An unanswered probe means silence after so long, with the last part of it without CPU time.
 SILENT_S, _SILENT_IDLE_S = 1.6, 1.0

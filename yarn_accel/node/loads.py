@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["MAX_OPERATIONS", "LoadMeter", "ServerLoad", "load_document", "parse_load"]
-
 MAX_OPERATIONS = 32
 _MAX_QUEUE_S = 1e6
 _MAX_NAME = 100

@@ -22,8 +22,6 @@ from typing import Any
 
 from yarn_accel.errors import ConfigError, StartupError
 
-__all__ = ["LocalEndpoint", "bound_socket", "overflow_uid", "peer_of", "remove_socket", "user_ids"]
-
 logger = logging.getLogger(__name__)
 
 MAX_QUESTION_BYTES = 1024

@@ -14,8 +14,6 @@ from yarn_accel.errors import AccelError, AuthenticationError, UnavailableError
 from yarn_accel.node.heartbeat_response import HeartbeatResponse, parse_response
 from yarn_accel.node.master_discovery import MasterDiscovery
 
-__all__ = ["HEARTBEAT_PATH", "MasterClient", "MasterConnection"]
-
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_PATH = "/v1/heartbeat"

@@ -14,15 +14,6 @@ from yarn_accel.adapters.rest import get_json, listed_applications, newest_first
 from yarn_accel.errors import AccelError, RejectedError, UnavailableError
 from yarn_accel.node.config import MasterSettings
 
-__all__ = [
-    "FixedDiscovery",
-    "MasterDiscovery",
-    "NoDiscovery",
-    "RestDiscovery",
-    "discovery_for",
-    "master_urls",
-]
-
 _MAX_CANDIDATES = 8
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9][A-Za-z0-9.-]{0,254}|\[[0-9a-fA-F:.]+\]):(?P<port>[0-9]{1,5})\Z")
 _OVER = ("FINISHED", "FAILED", "KILLED")

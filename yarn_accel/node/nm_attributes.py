@@ -16,8 +16,6 @@ import time
 from shutil import which
 from sys import argv, stdout, version_info
 
-__all__ = ["lines"]
-
 LIMIT_S, STALE_S, STEP_S, WELL = 2, 30, 600, {"ok", "hot", "none", "starting", "unwatched", "draining"}
 
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from yarn_accel.client.agent_folders import application_folder, is_of_application, run_folder
 from yarn_accel.errors import StartupError
 
-__all__ = ["default_run_dir", "filled", "make_run_dir", "remove_abandoned"]
-
 
 def default_run_dir(node: str, application: str = "") -> str:
     """The folder of a node's agent where none is set: below ``/run`` as root, else below ``/tmp``.

@@ -20,8 +20,6 @@ from yarn_accel.node.io_counters import (
     parse_routes,
 )
 
-__all__ = ["Sampler", "total_bytes_per_s"]
-
 _MAX_BYTES = 1024 * 1024
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _T = TypeVar("_T")

@@ -24,8 +24,6 @@ from yarn_accel.node.liveness import Liveness, Verdict
 from yarn_accel.node.loads import LoadMeter
 from yarn_accel.node.server_stats import ServerStateFile, endpoint_of, is_local_only, parse_state, parse_stats
 
-__all__ = ["HUNG", "LOOK_S", "ServerMonitor", "container_of", "cpu_ticks_of"]
-
 logger = logging.getLogger(__name__)
 
 #: The health of a server that hangs.

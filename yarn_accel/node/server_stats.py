@@ -11,8 +11,6 @@ from typing import Any
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.errors import RemoteProtocolError
 
-__all__ = ["ServerStateFile", "endpoint_of", "is_local_only", "parse_state", "parse_stats"]
-
 _MAX_OPERATIONS = 32
 _MAX_PORT = 65535
 

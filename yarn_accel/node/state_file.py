@@ -11,8 +11,6 @@ from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import AccelError
 from yarn_accel.node.heartbeat_response import HeartbeatResponse, parse_response
 
-__all__ = ["VERSION", "read_last_response", "write_state"]
-
 VERSION = 1
 _MAX_BYTES = 1024 * 1024
 

@@ -12,24 +12,6 @@ from yarn_accel.errors import RejectedError
 from yarn_accel.operations.operation import Params
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = [
-    "batch",
-    "centroids",
-    "count",
-    "factors",
-    "floating",
-    "floating_factors",
-    "floating_points",
-    "integer",
-    "known",
-    "neighbours",
-    "number",
-    "numeric",
-    "points",
-    "real",
-    "shape_text",
-]
-
 Check = Callable[[Sequence[TensorSpec], Params], None]
 
 REAL = ("<f4", "<f8")

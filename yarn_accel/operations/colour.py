@@ -12,8 +12,6 @@ from typing import Any, Sequence
 
 import numpy as np
 
-__all__ = ["DEFAULT_BINS", "histogram_hsv", "hsv_bins"]
-
 Array = Any
 DEFAULT_BINS = (16, 4, 4)
 _STRIP_PIXELS = 1 << 18

@@ -18,8 +18,6 @@ import numpy as np
 
 from yarn_accel.operations.lbp import DIAGONAL
 
-__all__ = ["add_colours", "add_patterns", "grey"]
-
 Array = Any
 _RUN = 2048
 """Pixels whose bins are computed before they are counted: they stay in the cache."""

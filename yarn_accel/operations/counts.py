@@ -14,33 +14,6 @@ from yarn_accel.operations.matrices import Sizes, array_bytes
 from yarn_accel.operations.operation import Params
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = [
-    "cholesky_flops",
-    "cholesky_output",
-    "eigh_flops",
-    "eigh_output",
-    "gemm_flops",
-    "gemm_output",
-    "images_output",
-    "kmeans_flops",
-    "kmeans_output",
-    "knn_flops",
-    "knn_output",
-    "lu_flops",
-    "lu_output",
-    "moved",
-    "none",
-    "qr_flops",
-    "qr_output",
-    "seed_output",
-    "solve_flops",
-    "solve_output",
-    "step_flops",
-    "step_output",
-    "svd_flops",
-    "svd_output",
-]
-
 Specs = Sequence[TensorSpec]
 _PASSES = 10
 """Iterations of Lloyd that one start is taken to need; the true number is known afterwards."""

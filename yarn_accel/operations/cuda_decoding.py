@@ -17,8 +17,6 @@ from yarn_accel.errors import RejectedError
 from yarn_accel.operations import pixels
 from yarn_accel.operations.cuda_streams import cupy_module
 
-__all__ = ["decode_all"]
-
 Array = Any
 Decoded = Union[Array, RejectedError]
 Size = Tuple[int, int]

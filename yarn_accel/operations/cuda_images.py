@@ -16,8 +16,6 @@ from yarn_accel.operations import features as images
 from yarn_accel.operations.cuda_streams import cupy_module, with_memory
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
-__all__ = ["colour", "features", "lbp"]
-
 Array = Any
 _THREADS = 256
 _MAX_BLOCKS = 256

@@ -36,8 +36,6 @@ from yarn_accel.operations.matrices import compute_dtype, factor_form, sizes
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 from yarn_accel.operations.soundness import AtItem, reject_asymmetric, reject_not_finite
 
-__all__ = ["cholesky", "cholesky_batch", "lu", "lu_batch", "mark_unsound", "qr", "qr_batch", "unpacked"]
-
 Array = Any
 Results = Dict[str, Array]
 Compute = Callable[[Array, Params, Array], Results]

@@ -17,8 +17,6 @@ from yarn_accel.operations.neighbours import DEFAULT_NEIGHBOURS, described
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 from yarn_accel.operations.soundness import reject_not_finite
 
-__all__ = ["kmeans_step", "knn"]
-
 Array = Any
 _BLOCK_BYTES = 256 << 20
 #: Matrices of a block's size that are there at once.

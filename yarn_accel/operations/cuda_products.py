@@ -21,8 +21,6 @@ from yarn_accel.operations.cuda_streams import (
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 from yarn_accel.operations.products import ProductPlan
 
-__all__ = ["gemm", "gemm_batch", "multiplied"]
-
 Array = Any
 
 

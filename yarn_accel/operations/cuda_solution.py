@@ -37,8 +37,6 @@ from yarn_accel.operations.matrices import compute_dtype, factor_form, reply_dty
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 from yarn_accel.operations.residual import row_order
 
-__all__ = ["solve", "solve_batch"]
-
 Array = Any
 
 

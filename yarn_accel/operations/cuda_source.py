@@ -5,17 +5,6 @@ without a GPU compiles the very same text with a C++ compiler and compares. Imag
 fused multiply-add: texture decides ties by rounding (see `lbp`).
 """
 
-__all__ = [
-    "HOUSEHOLDER",
-    "HOUSEHOLDER_OWN_BYTES",
-    "HOUSEHOLDER_SHARED_BYTES",
-    "HOUSEHOLDER_THREADS",
-    "IMAGES",
-    "IMAGE_OPTIONS",
-    "MATRICES",
-    "MATRICES_THREADS",
-]
-
 IMAGE_OPTIONS = ("--fmad=false",)
 HOUSEHOLDER_THREADS = 128
 HOUSEHOLDER_SHARED_BYTES = 44 << 10

@@ -24,25 +24,6 @@ from yarn_accel.operations.factorization import LETTERS
 from yarn_accel.operations.gpu_errors import MemoryShortage, MemoryWait, asked_bytes, is_out_of_memory
 from yarn_accel.operations.operation import Outcome, Params, Place
 
-__all__ = [
-    "SMALL_ORDER",
-    "GpuMemoryError",
-    "Item",
-    "Land",
-    "addresses",
-    "attempt",
-    "cupy_module",
-    "download",
-    "download_each",
-    "library",
-    "only",
-    "set_memory_wait",
-    "through_streams",
-    "triangle_indices",
-    "upload",
-    "with_memory",
-]
-
 Array = Any
 Item = Tuple[List[Array], Params, Place]
 Land = Callable[[], List[Any]]

@@ -9,8 +9,6 @@ from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["echo"]
-
 
 def echo(arrays: List[np.ndarray[Any, Any]], params: Params, place: Place = allocate) -> Outcome:
     """The inputs as ``input_0``, ``input_1`` and so on; the parameters come back in ``info["params"]``."""

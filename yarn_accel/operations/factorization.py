@@ -23,21 +23,6 @@ from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 from yarn_accel.operations.soundness import AtItem, reject_asymmetric, reject_not_finite
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = [
-    "LETTERS",
-    "UNITARY",
-    "FactorizationPlan",
-    "cholesky",
-    "cholesky_targets",
-    "lapack_routine",
-    "lu",
-    "lu_plan",
-    "qr",
-    "qr_plan",
-    "sizes_info",
-    "spec_of",
-]
-
 Array = Any
 LETTERS = {"<f4": "s", "<f8": "d", "<c8": "c", "<c16": "z"}
 """What the names of routines begin with, by element type."""

@@ -22,8 +22,6 @@ from yarn_accel.operations import lbp as textures
 from yarn_accel.operations import pixels as decoding
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
-__all__ = ["FeatureKernels", "colour", "compiled_forms", "features", "forms", "lbp", "numpy_forms"]
-
 Array = Any
 Part = Callable[[Sequence[Array]], Array]
 """From images of one size to a histogram for each, in whole numbers."""

@@ -10,17 +10,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Dict, FrozenSet, NamedTuple, Optional, Union
 
-__all__ = [
-    "Blame",
-    "MemoryShortage",
-    "MemoryWait",
-    "asked_bytes",
-    "blame_of",
-    "driver_fault",
-    "is_out_of_memory",
-    "xid_blame",
-]
-
 
 class Blame(Enum):
     """Who bears an error of a GPU."""

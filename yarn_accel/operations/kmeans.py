@@ -14,8 +14,6 @@ import numpy as np
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 from yarn_accel.operations.soundness import reject_not_finite
 
-__all__ = ["blocks", "kmeans", "kmeans_seed", "kmeans_step", "squared_distances", "squared_norms"]
-
 Array = Any
 DEFAULT_ITERATIONS = 300
 DEFAULT_TOLERANCE = 1e-4

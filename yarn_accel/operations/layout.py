@@ -11,17 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "blank_lower",
-    "blank_upper",
-    "copy_across",
-    "copy_lower",
-    "copy_upper",
-    "is_ours",
-    "pack_lower",
-    "unpack_lower",
-]
-
 Array = Any
 _STRIP = 128
 _NARROW = 16

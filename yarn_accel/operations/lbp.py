@@ -15,8 +15,6 @@ from typing import Any, Iterator, Tuple
 
 import numpy as np
 
-__all__ = ["UNIFORM", "histogram_256", "patterns", "uniform_histogram"]
-
 Array = Any
 N_POINTS = 8
 N_UNIFORM = 59

@@ -14,8 +14,6 @@ import importlib.util
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
-__all__ = ["blas", "lapack", "scipy_version"]
-
 
 def _part(public: str, private: str) -> Any:
     """A module of scipy.

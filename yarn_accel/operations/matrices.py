@@ -29,31 +29,6 @@ from yarn_accel.operations.checks import count, floating, known, numeric, shape_
 from yarn_accel.operations.operation import Params, aligned_bytes
 from yarn_accel.wire.tensors import ITEM_BYTES, TensorSpec
 
-__all__ = [
-    "FORMS",
-    "MAX_STACK",
-    "PRECISION",
-    "TRIANGLES",
-    "Sizes",
-    "array_bytes",
-    "check_cholesky",
-    "check_eigh",
-    "check_gemm",
-    "check_lu",
-    "check_qr",
-    "check_solve",
-    "check_svd",
-    "compute_dtype",
-    "factor_form",
-    "floating_solve",
-    "product_sizes",
-    "real_dtype",
-    "reply_dtype",
-    "sizes",
-    "solve_inputs",
-    "triangle_order",
-]
-
 PRECISION = ("compute", "reply")
 FORMS = ("packed", "separate")
 TRIANGLES = ("full", "lower")

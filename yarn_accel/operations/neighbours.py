@@ -10,8 +10,6 @@ from yarn_accel.operations.kmeans import blocks, squared_distances, squared_norm
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 from yarn_accel.operations.soundness import reject_not_finite
 
-__all__ = ["DEFAULT_NEIGHBOURS", "described", "knn", "majority"]
-
 Array = Any
 DEFAULT_NEIGHBOURS = 5
 

@@ -17,19 +17,6 @@ from yarn_accel.wire.tensors import TensorSpec
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "ALIGNMENT_BYTES",
-    "Operation",
-    "Outcome",
-    "Params",
-    "Place",
-    "aligned_bytes",
-    "allocate",
-    "converted",
-    "late",
-    "resolve",
-]
-
 Params = Mapping[str, Any]
 Array = Any
 Place = Callable[[str, Tuple[int, ...], str, str], Array]

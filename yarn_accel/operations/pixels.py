@@ -23,17 +23,6 @@ from PIL.PpmImagePlugin import PpmImageFile
 
 from yarn_accel.errors import RejectedError
 
-__all__ = [
-    "FORMATS",
-    "MAX_PIXELS",
-    "decode",
-    "decode_all",
-    "decode_each",
-    "grey",
-    "jpeg_size",
-    "split",
-]
-
 Array = Any
 FORMATS = ("PNG", "JPEG", "PPM")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I;16B", "I")

@@ -10,8 +10,6 @@ from yarn_accel.operations.factorization import spec_of
 from yarn_accel.operations.matrices import compute_dtype, product_sizes, reply_dtype
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
-__all__ = ["ProductPlan", "gemm"]
-
 Array = Any
 
 

@@ -19,8 +19,6 @@ from yarn_accel.operations import checks, counts, matrices
 from yarn_accel.operations.operation import Operation, Params, late
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = ["ENTRY_POINTS", "OPERATIONS", "get", "load_more"]
-
 ENTRY_POINTS = "yarn_accel.operations"
 _INFOS = (".dist-info", ".egg-info", "EGG-INFO")
 Specs = Sequence[TensorSpec]

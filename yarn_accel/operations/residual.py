@@ -23,8 +23,6 @@ import numpy as np
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
-__all__ = ["LIMIT", "residual", "row_order"]
-
 LIMIT = 30.0
 Array = Any
 

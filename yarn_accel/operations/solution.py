@@ -18,8 +18,6 @@ from yarn_accel.operations.matrices import compute_dtype, factor_form, reply_dty
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 from yarn_accel.operations.soundness import AtItem, reject_not_finite
 
-__all__ = ["sizes_info", "solve"]
-
 Array = Any
 Solver = Callable[[List[Array], Array], Array]
 """``solver(factors, b)`` overwrites b ``(m, n_right)`` in Fortran order; x begins the result."""

@@ -17,8 +17,6 @@ import numpy as np
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations.library import blas
 
-__all__ = ["AtItem", "reject_asymmetric", "reject_not_finite"]
-
 Array = Any
 _BLOCK_ELEMENTS = 1 << 18
 _TILE = 256

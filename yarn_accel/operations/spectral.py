@@ -17,8 +17,6 @@ from yarn_accel.operations.matrices import compute_dtype, real_dtype, reply_dtyp
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 from yarn_accel.operations.soundness import AtItem, reject_asymmetric, reject_not_finite
 
-__all__ = ["eigh", "svd"]
-
 Array = Any
 Solve = Callable[[Array, bool], Tuple[Array, ...]]
 """``solve(work, with_vectors)`` destroys ``work`` and gives the results in their order."""

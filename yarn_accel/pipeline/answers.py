@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.counters import Counters
     from yarn_accel.pipeline.work import Work
 
-__all__ = ["Responder"]
-
 _MAX_MESSAGE = 2000
 _MAX_CURE = 500
 _MAX_REASON = 500

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["ALIGNMENT_BYTES", "array_at", "lay_out", "plain"]
-
 #: Every tensor in a segment begins at a multiple of this.
 ALIGNMENT_BYTES = 64
 

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from yarn_accel.wire import Buffer
 
-__all__ = ["Carrier", "SocketCarrier"]
-
 #: A payload on its way in wakes the server when so much of it has come.
 _WAKE_BYTES = 512 * 1024
 

@@ -14,8 +14,6 @@ from yarn_accel.pipeline.serve import serve
 from yarn_accel.pipeline.top import command as top
 from yarn_accel.pipeline.top import operator_client
 
-__all__ = ["group"]
-
 _config_option = click.option(
     "--config", "config_file", required=True, type=click.Path(path_type=Path), help="YAML configuration file."
 )

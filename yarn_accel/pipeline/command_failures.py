@@ -8,8 +8,6 @@ from yarn_accel.core.requests import commands as order
 from yarn_accel.core.requests import events as event
 from yarn_accel.pipeline.work import failure_of
 
-__all__ = ["connection_to_end", "events_of"]
-
 _OF_STORAGE = (order.Look, order.LookAtOutput, order.Read, order.Write)
 _OF_CONNECTION = (
     order.Admit,

@@ -18,8 +18,6 @@ from yarn_accel.adapters.settings_file import complaints, read_settings, with_cu
 from yarn_accel.errors import ConfigError, RejectedError
 from yarn_accel.uris import normalised_prefix
 
-__all__ = ["CORES_MAY_SLEEP", "FORMER_NAMES", "PipelineConfig", "Tenant", "load_config", "parse_config"]
-
 #: As `PipelineConfig.wake_latency_us`: the kernel decides how deep cores sleep.
 CORES_MAY_SLEEP = -1
 #: Settings that had another name in the version before.

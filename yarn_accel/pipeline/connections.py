@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.loop import EventLoop
     from yarn_accel.pipeline.plans import Plan
 
-__all__ = ["Front", "Session"]
-
 logger = logging.getLogger(__name__)
 
 _LINGER_S = 1.0

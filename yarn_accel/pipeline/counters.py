@@ -10,8 +10,6 @@ import bisect
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["COUNTED", "LATENCY_BOUNDS_S", "MAX_NAMES", "OTHERS", "STAGES", "Counters"]
-
 #: Every counter, and what is counted.  requests = all that follow down to `abandoned` + what is still under
 #: way.
 COUNTED = {

@@ -17,8 +17,6 @@ from typing import Any
 
 from yarn_accel.pipeline.config import CORES_MAY_SLEEP
 
-__all__ = ["DEVICE", "LOOK_S", "CpuIdleLimit", "can_keep_awake", "keep_awake"]
-
 logger = logging.getLogger(__name__)
 
 DEVICE = "/dev/cpu_dma_latency"

@@ -19,8 +19,6 @@ from yarn_accel.adapters.credentials import (
 )
 from yarn_accel.wire import Credential
 
-__all__ = ["group"]
-
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _HOURS = click.FloatRange(min=0, min_open=True, max=24 * 366)

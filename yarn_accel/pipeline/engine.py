@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.workers.jobs import JobDone, Lost, Measured
     from yarn_accel.pipeline.workers.supervisor import WorkerSupervisor
 
-__all__ = ["RequestEngine"]
-
 logger = logging.getLogger(__name__)
 
 _PER_TENSOR_BYTES = 256

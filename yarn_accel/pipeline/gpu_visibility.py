@@ -17,8 +17,6 @@ from collections.abc import Mapping, Sequence
 
 from yarn_accel.pipeline.nvml import Gpu
 
-__all__ = ["CUDA_VARIABLE", "NVIDIA_VARIABLE", "doubtful_numbers", "visible_gpus"]
-
 CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
 NVIDIA_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 _ORDER_VARIABLE = "CUDA_DEVICE_ORDER"

@@ -25,8 +25,6 @@ from prometheus_client.registry import Collector
 from yarn_accel.pipeline.arrays import plain
 from yarn_accel.pipeline.metrics import families
 
-__all__ = ["CACHE_S", "MAX_CONNECTIONS", "STATS_TIMEOUT_S", "HttpServer", "StatsCollector"]
-
 logger = logging.getLogger(__name__)
 
 CACHE_S = 0.25

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
     from yarn_accel.pipeline.loop import EventLoop
 
-__all__ = ["Listeners", "listen_http"]
-
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024

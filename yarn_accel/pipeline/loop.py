@@ -20,8 +20,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["READ", "WRITE", "EventLoop", "Timer"]
-
 logger = logging.getLogger(__name__)
 
 READ = select.EPOLLIN | select.EPOLLRDHUP

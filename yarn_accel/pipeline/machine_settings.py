@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
     from yarn_accel.pipeline.own_filesystem import OwnFilesystem
 
-__all__ = ["machine_settings"]
-
 
 def machine_settings(config: PipelineConfig, filesystem: OwnFilesystem) -> MachineSettings:
     """The machine's limits and shares, with the prefixes of all rights normalised.

@@ -14,8 +14,6 @@ from prometheus_client.core import HistogramMetricFamily, InfoMetricFamily, Metr
 
 from yarn_accel.adapters.metric_families import Vocabulary
 
-__all__ = ["PREFIX", "families"]
-
 PREFIX = "yarn_accel_pipeline_"
 _OUTCOMES = ("done", "rejected", "failed", "busy", "cancelled", "abandoned")
 _Stats = Mapping[str, Any]

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Gpu", "list_gpus", "list_processes", "load_nvml", "read_devices"]
-
 #: After nvmlInit failed: not tried again for so long.
 _RETRY_S = 5.0
 _MIG_ON = 1

@@ -15,8 +15,6 @@ from yarn_accel.uris import ANY_HDFS, authority_of, normalised, normalised_prefi
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
 
-__all__ = ["OwnFilesystem", "other_names"]
-
 _HOSTS = Path("/etc/hosts")
 _MAX_HOSTS_BYTES = 1 << 20
 

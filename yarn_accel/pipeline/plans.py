@@ -17,8 +17,6 @@ from yarn_accel.wire import RemoteInput, Request, TensorSpec
 if TYPE_CHECKING:
     from yarn_accel.operations.operation import Operation, Params
 
-__all__ = ["Plan", "Plans", "ReferencedFile"]
-
 _likenesses = itertools.count(1)
 _MAX_AREAS = 64
 #: Kinds of requests remembered for all connections together.

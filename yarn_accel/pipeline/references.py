@@ -12,8 +12,6 @@ from yarn_accel.pipeline.plans import ReferencedFile
 from yarn_accel.uris import split_member
 from yarn_accel.wire import RemoteInput, TensorSpec
 
-__all__ = ["look_at", "read_unchanged", "stamp_or_none"]
-
 
 def look_at(store: Store, inputs: Iterable[RemoteInput]) -> tuple[list[Stamp], list[ReferencedFile]]:
     """What each referenced file looks like now, and what it holds by its headers; no element is read.

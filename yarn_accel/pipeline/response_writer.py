@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.carriers import Carrier
     from yarn_accel.wire import ServerConnection
 
-__all__ = ["ResponseWriter"]
-
 logger = logging.getLogger(__name__)
 
 #: A larger payload is summed up and sent piece by piece; a smaller one goes faster in one call.

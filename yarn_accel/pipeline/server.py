@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
     from yarn_accel.pipeline.workers.process import WorkerProcess
 
-__all__ = ["PipelineServer"]
-
 logger = logging.getLogger(__name__)
 
 #: So many connections above the limit still learn why they are refused; more are just closed.

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.http import HttpServer
     from yarn_accel.pipeline.workers.process import WorkerProcess
 
-__all__ = ["run"]
-
 logger = logging.getLogger(__name__)
 
 #: How long a thread may compute in Python while others want to; few do for so long.

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.plans import Plan, Plans
     from yarn_accel.pipeline.work import Work
 
-__all__ = ["InputsTaken", "LookedAt", "Storage", "outputs_of"]
-
 logger = logging.getLogger(__name__)
 
 _Then = Callable[[Any, float], None]

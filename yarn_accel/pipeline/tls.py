@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
     from yarn_accel.wire import Buffer
 
-__all__ = ["TlsCarrier", "server_context"]
-
 _RECEIVE_BYTES = 256 * 1024
 _SEND_BYTES = 256 * 1024
 #: Ciphertext that waits for the socket; while there is more, nothing is encrypted.

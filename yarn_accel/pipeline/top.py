@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from yarn_accel.client.client import Client
     from yarn_accel.pipeline.config import PipelineConfig
 
-__all__ = ["command", "operator_client", "screen"]
-
 _CREDENTIAL_S = 24 * 3600
 _STAGES = ("read", "compute", "write")
 _RETRY_S = 1.0

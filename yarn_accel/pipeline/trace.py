@@ -26,8 +26,6 @@ from typing import Any, NamedTuple
 
 from yarn_accel.errors import StartupError
 
-__all__ = ["MAX_FILE_BYTES", "MAX_PENDING", "STAGES", "Trace"]
-
 logger = logging.getLogger(__name__)
 
 #: The stages in the order in which they are shown; their place is the process number in the trace.

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["OPERATOR", "Sparing", "visible"]
-
 #: The tenant who sees everything: whoever can read the master secret can issue its credential.
 OPERATOR = "operator"
 

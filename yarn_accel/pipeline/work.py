@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.workers.jobs import Area, JobDone
     from yarn_accel.wire import Request, Result
 
-__all__ = ["Work", "digest_of", "failure_of"]
-
 #: Up to here the bytes themselves are compared, which costs less than their digest.
 _FEW_BYTES = 256
 _MAX_MESSAGE = 2000

@@ -22,8 +22,6 @@ from yarn_accel.errors import ConfigError
 from yarn_accel.sim.simulator import simulate as run
 from yarn_accel.sim.world import World, load_world
 
-__all__ = ["simulate", "table"]
-
 
 def table(outcome: RunOutcome) -> Table:
     """An outcome, application by application."""

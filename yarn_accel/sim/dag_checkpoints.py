@@ -16,8 +16,6 @@ from yarn_accel.errors import ConfigError
 from yarn_accel.sim.dag_simulator import DagSimulation
 from yarn_accel.sim.dag_world import DagWorld
 
-__all__ = ["resumed", "run_on", "run_with_checkpoints"]
-
 _EVERY_S = 60.0
 _SHOWN_EVERY = 50
 

@@ -24,8 +24,6 @@ from yarn_accel.launch.dag_report import write_dag_report
 from yarn_accel.sim.dag_checkpoints import run_with_checkpoints
 from yarn_accel.sim.dag_world import DagArrival, DagWorld, MachineStay
 
-__all__ = ["dag_simulate", "dag_table", "world_of_files"]
-
 
 def world_of_files(arguments: Sequence[str], machines_file: Path) -> DagWorld:
     """The world that a command line describes; DAGs of one name get numbers.

@@ -18,8 +18,6 @@ from yarn_accel.hadoop.rm_client import RmClient
 from yarn_accel.launch.application_cli import application_option
 from yarn_accel.sim.dag_inputs import InputArrival, inputs_of
 
-__all__ = ["SimulatedDags", "dag_explain", "explain_name", "read_outcome"]
-
 #: Larger files are refused before they are read.
 _MOST_BYTES = 1 << 30
 _MOST_SHOWN = 20

@@ -6,8 +6,6 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-__all__ = ["InputArrival", "inputs_of", "with_inputs"]
-
 _MOST_SHOWN = 6
 _BEGIN = "; inputs: "
 _INPUT = re.compile(

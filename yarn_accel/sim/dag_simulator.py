@@ -25,8 +25,6 @@ from yarn_accel.errors import AccelError
 from yarn_accel.sim.dag_inputs import InputArrival, with_inputs
 from yarn_accel.sim.dag_world import DagArrival, DagWorld, MachineStay
 
-__all__ = ["DagSimulation", "simulate_dags"]
-
 #: Kinds of facts, in the order in which those of one moment are applied.
 _END, _LEAVE, _JOIN, _ARRIVE, _WAKE = range(5)
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from yarn_accel.core.dags.model import Dag, DagId, Machine, PriorityClass
 from yarn_accel.errors import ConfigError
 
-__all__ = ["DagArrival", "DagWorld", "MachineStay"]
-
 
 @dataclass(frozen=True, slots=True)
 class MachineStay:

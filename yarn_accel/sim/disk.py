@@ -11,8 +11,6 @@ import bisect
 import math
 from typing import Generic, TypeVar
 
-__all__ = ["Reader", "SharedDisk"]
-
 Owner = TypeVar("Owner")
 
 #: Ends this close together are one moment: what is left of a read is then no more than a rounding error.

@@ -9,8 +9,6 @@ from yarn_accel.core.tasks.values import AppFigures, Form, FormDemand, FormFigur
 from yarn_accel.sim.disk import Reader, SharedDisk
 from yarn_accel.sim.world import AppEntry
 
-__all__ = ["QueuedTask", "RunningTask", "SimulatedApp", "SimulatedNode"]
-
 
 class SimulatedApp:
     """An application, and which of its tasks wait for an order."""

@@ -41,8 +41,6 @@ from yarn_accel.sim.disk import Reader, SharedDisk
 from yarn_accel.sim.node import QueuedTask, RunningTask, SimulatedApp, SimulatedNode
 from yarn_accel.sim.world import World
 
-__all__ = ["Simulation", "simulate"]
-
 _AFTER_ALL_ELSE = EventPriority(2)
 #: So many heartbeats without an order while nothing runs: the policy will never start what waits.
 _MOST_IDLE_HEARTBEATS = 1000

@@ -21,19 +21,6 @@ from yarn_accel.core.tasks.values import (
 )
 from yarn_accel.errors import ConfigError
 
-__all__ = [
-    "AppEntry",
-    "CpuForm",
-    "DiskEntry",
-    "GpuForm",
-    "NodeEntry",
-    "Options",
-    "Times",
-    "World",
-    "load_world",
-    "world_of",
-]
-
 _MB = 1e6
 _GB = 1e9
 _MOST_TASKS = 1_000_000

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from yarn_accel.spark.packaging import write_py_files
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the file; its path is the only line on standard output."""

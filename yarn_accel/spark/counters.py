@@ -6,8 +6,6 @@ from typing import Any
 
 from yarn_accel.errors import ConfigError
 
-__all__ = ["COUNTER_NAMES", "SparkCounters", "spark_context"]
-
 COUNTER_NAMES = (
     *("records_in", "sent", "done", "rejected", "cancelled", "cpu_fallback", "bytes"),
     *("resubmitted", "lost_servers", "moved"),

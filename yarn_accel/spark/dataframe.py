@@ -12,8 +12,6 @@ from yarn_accel.spark.counters import SparkCounters, spark_context
 from yarn_accel.spark.rdd import TaskMapper, next_name
 from yarn_accel.spark.records import RecordMapper, RecordResult, check_mode
 
-__all__ = ["ERROR_COLUMNS", "map_in_pandas"]
-
 ERROR_COLUMNS = ("error_code", "error_message")
 _MAX_ROWS = 1000
 

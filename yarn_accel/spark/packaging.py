@@ -11,8 +11,6 @@ from pathlib import Path
 import yarn_accel
 from yarn_accel.client.archive import write_client_archive
 
-__all__ = ["PY_FILES_NAME", "write_py_files"]
-
 PY_FILES_NAME = f"yarn-accel-{yarn_accel.__version__}.zip"
 
 

@@ -12,8 +12,6 @@ from yarn_accel.spark.counters import SparkCounters
 from yarn_accel.spark.records import RecordMapper, RecordResult, check_mode
 from yarn_accel.spark.task import connect
 
-__all__ = ["TaskMapper", "map_partitions", "next_name"]
-
 _NUMBERS = itertools.count(1)
 
 

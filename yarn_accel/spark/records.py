@@ -16,8 +16,6 @@ from yarn_accel.client.accelerator import Accelerator, is_bad_record
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.errors import AccelError, ConfigError, LocalProtocolError, RejectedError
 
-__all__ = ["MODES", "RecordMapper", "RecordResult", "check_mode"]
-
 MODES = ("PERMISSIVE", "FAILFAST")
 """Named as those of Spark's readers."""
 

@@ -16,8 +16,6 @@ from yarn_accel.client.reporter import COUNTER_GROUP, Reporter
 from yarn_accel.errors import ConfigError
 from yarn_accel.spark.counters import SparkCounters
 
-__all__ = ["SparkTask", "connect"]
-
 LOGGER = logging.getLogger("yarn_accel.spark")
 _CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_\d+_\d+\Z")
 

@@ -17,22 +17,6 @@ from yarn_accel.operations import OPERATIONS, get
 from yarn_accel.tasks.operation_params import check_params
 from yarn_accel.uris import is_uri, split_uri
 
-__all__ = [
-    "AppConfig",
-    "CpuProgram",
-    "DeclaredFigures",
-    "FormTimes",
-    "GpuProgram",
-    "TaskProgram",
-    "check_command",
-    "check_environment",
-    "file_name",
-    "load_app",
-    "parse_app",
-    "shipped_files",
-    "uri_of",
-]
-
 _FORBID = ConfigDict(frozen=True, extra="forbid")
 _MIB = 1024 * 1024
 _MAX_BYTES = 2**50

@@ -15,8 +15,6 @@ from pathlib import Path
 from yarn_accel.client.archive import write_archive
 from yarn_accel.errors import ConfigError
 
-__all__ = ["MAX_ARCHIVE_BYTES", "archived_modules", "check_archive", "package_archive"]
-
 #: Of an archive, and of what is in it.
 MAX_ARCHIVE_BYTES = 64 << 20
 _MAX_ENTRIES = 10_000

@@ -26,8 +26,6 @@ from yarn_accel.tasks.inline_dag import run_inline
 from yarn_accel.tasks.service_link import ClusterLink, ServiceLink
 from yarn_accel.tasks.submission import submit_definition
 
-__all__ = ["DagBuilder"]
-
 _PACKAGES = "packages.zip"
 
 

@@ -13,8 +13,6 @@ from yarn_accel.errors import ConfigError, JobError, UnavailableError
 from yarn_accel.tasks.service_link import ServiceLink
 from yarn_accel.tasks.submission import Ask
 
-__all__ = ["RESULT_FILE", "DagHandle", "Progress"]
-
 #: Beside the files of a task: what its function returned.
 RESULT_FILE = "_result.json"
 _MAX_RESULT_BYTES = 1 << 20

@@ -10,14 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from yarn_accel.adapters.hdfs import Store
-from yarn_accel.core.dags.model import MOST_EDGES, PriorityClass
-from yarn_accel.core.tasks.applications import (
-    AppDefinition,
-    DagTerms,
-    FormProgram,
-    TaskDefinition,
-    check_definition,
-)
+from yarn_accel.core.dags.model import MOST_EDGES, DagTerms, PriorityClass
+from yarn_accel.core.tasks.applications import AppDefinition, FormProgram, TaskDefinition, check_definition
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form, FormDemand, TaskId
 from yarn_accel.dags.own_file import DagFile, DagFileTask, edges_of_file, read_dag_file
 from yarn_accel.errors import ConfigError
@@ -30,8 +24,6 @@ from yarn_accel.tasks.place_checks import (
     n_bytes_of,
 )
 from yarn_accel.uris import split_uri
-
-__all__ = ["load_dag_file", "plan_dag", "with_uris"]
 
 _MIB = 1024 * 1024
 _N_THREADS = 8

@@ -9,8 +9,6 @@ from typing import Any
 
 from yarn_accel.errors import ConfigError
 
-__all__ = ["function_name"]
-
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z", re.ASCII)
 
 

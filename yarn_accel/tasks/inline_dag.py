@@ -21,8 +21,6 @@ from yarn_accel.local_filesystem import pieces
 from yarn_accel.tasks.dag_handle import RESULT_FILE
 from yarn_accel.uris import split_uri
 
-__all__ = ["run_inline"]
-
 _PIECE_BYTES = 4 << 20
 _LOG_LINES = 3
 

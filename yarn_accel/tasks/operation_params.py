@@ -9,8 +9,6 @@ from yarn_accel.errors import RejectedError
 from yarn_accel.operations.operation import Operation
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = ["check_params"]
-
 _ORDER = 1 << 20
 _SQUARE = TensorSpec("<f8", (_ORDER, _ORDER))
 _PIVOTS = TensorSpec("<i4", (_ORDER,))

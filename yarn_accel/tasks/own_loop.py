@@ -8,8 +8,6 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["run_to_end"]
-
 ResultT = TypeVar("ResultT")
 
 

@@ -12,13 +12,6 @@ from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import ConfigError, StorageError
 from yarn_accel.uris import split_uri
 
-__all__ = [
-    "check_output_place",
-    "check_program",
-    "check_shipped",
-    "n_bytes_of",
-]
-
 
 def check_program(key: str, program: str, shipped: Iterable[str]) -> None:
     """Refuse a program that is certain not to be on the nodes, or likely not to.

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.tasks.applications import AppDefinition, FormProgram, TaskDefinition, check_definition
+from yarn_accel.core.tasks.attempt_orders import InputSplit
 from yarn_accel.core.tasks.values import AppFigures, AppId, AppSpec, Form, FormDemand, FormFigures, TaskId
-from yarn_accel.core.tasks.worker_messages import InputSplit
 from yarn_accel.errors import ConfigError
 from yarn_accel.tasks.app_file import AppConfig, CpuProgram, FormTimes, GpuProgram
 from yarn_accel.tasks.place_checks import (
@@ -18,8 +18,6 @@ from yarn_accel.tasks.place_checks import (
     n_bytes_of,
 )
 from yarn_accel.tasks.split import SizedFile, cut, cut_lines
-
-__all__ = ["plan_app"]
 
 _MIB = 1024 * 1024
 _MAX_MANIFEST_BYTES = 256 * _MIB

@@ -10,8 +10,6 @@ from yarn_accel.adapters.hdfs import Store
 from yarn_accel.tasks.own_loop import run_to_end
 from yarn_accel.tasks.submission import Ask
 
-__all__ = ["ClusterLink", "ServiceLink"]
-
 ResultT = TypeVar("ResultT")
 
 

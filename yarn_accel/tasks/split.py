@@ -11,10 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from yarn_accel.core.tasks.applications import MAX_TASKS
-from yarn_accel.core.tasks.worker_messages import InputSplit
+from yarn_accel.core.tasks.attempt_orders import InputSplit
 from yarn_accel.errors import ConfigError
-
-__all__ = ["SizedFile", "cut", "cut_lines"]
 
 #: A rest up to a tenth of a split belongs to the split before it, as Hadoop does it.
 _TENTHS = 10

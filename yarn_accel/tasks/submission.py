@@ -15,8 +15,6 @@ from yarn_accel.core.tasks.service.submission import app_document
 from yarn_accel.local_filesystem import pieces
 from yarn_accel.uris import split_uri
 
-__all__ = ["Ask", "submit_definition"]
-
 #: Asks a master, as `yarn_accel.hadoop.control.Control.ask` does.
 Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 

@@ -13,8 +13,6 @@ from yarn_accel.testbed.plan import ClusterPlan, DaemonRole, NetworkMode, NodePl
 from yarn_accel.testbed.processes import marked_environ
 from yarn_accel.testbed.state import ClusterPaths, ClusterSpec, known_names, load, machine_lock, save
 
-__all__ = ["allocate", "ports_of"]
-
 _FIXED_OPTIONS = ("nodes", "racks", "accel_nodes", "slots", "late")
 
 

@@ -17,8 +17,6 @@ from yarn_accel.hadoop.jars import HadoopInstall
 from yarn_accel.testbed.plan import NodePlan
 from yarn_accel.testbed.processes import Process
 
-__all__ = ["Backend", "Software"]
-
 
 @dataclass(frozen=True)
 class Software:

@@ -13,8 +13,6 @@ from yarn_accel.testbed.plan import ClusterPlan, NetworkMode, UpOptions
 from yarn_accel.testbed.processes import marked_environ
 from yarn_accel.testbed.state import ClusterPaths, ClusterSpec, Report
 
-__all__ = ["check_machine", "open_backend", "remove_nodes", "thaw_nodes"]
-
 _BACKENDS: dict[NetworkMode, Callable[[ClusterPlan, ClusterPaths], Backend]] = {
     NetworkMode.LOOPBACK: LoopbackNodes,
     NetworkMode.NETNS: NamespaceNodes,

@@ -25,8 +25,6 @@ from yarn_accel.testbed.plan import ClusterPlan, DaemonRole, NodePlan
 from yarn_accel.testbed.processes import snapshot
 from yarn_accel.testbed.state import ClusterPaths, Report
 
-__all__ = ["MASTER_DEADLINE_S", "POLL_S", "SETTLE_S", "WORKER_DEADLINE_S", "BringUp", "Daemon", "summary"]
-
 Daemon = tuple[NodePlan, DaemonRole]
 POLL_S = 0.15
 MASTER_DEADLINE_S = 120.0

@@ -27,15 +27,6 @@ from yarn_accel.hadoop.java import LEAN_FLAGS, archive_options
 from yarn_accel.hadoop.jdk import java_version
 from yarn_accel.testbed.maven import locked
 
-__all__ = [
-    "CLASS_LIST",
-    "archive_key",
-    "dump",
-    "ensure_archive",
-    "find_archive",
-    "shared_classes",
-]
-
 CLASS_LIST = Path(__file__).resolve().parent / "classes" / f"hadoop-{HADOOP_VERSION}.lst.gz"
 KEPT_ARCHIVES = 2
 #: A dump takes half a minute of CPU, of which a busy machine gives it little.

@@ -29,12 +29,6 @@ from yarn_accel.testbed.class_archives import CLASS_LIST
 from yarn_accel.testbed.maven import ensure_hadoop
 from yarn_accel.testbed.single_node import SingleNode
 
-__all__ = [
-    "merge_class_lists",
-    "record_class_list",
-    "record_command",
-]
-
 
 def merge_class_lists(texts: Sequence[str]) -> str:
     """One sorted list out of several; what only one run numbered or generated is dropped.

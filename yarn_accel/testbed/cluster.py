@@ -49,8 +49,6 @@ from yarn_accel.testbed.status import ClusterStatus, read_status
 from yarn_accel.testbed.teardown import STOP_GRACE_S, take_down
 from yarn_accel.testbed.templates import ONE_MACHINE
 
-__all__ = ["Cluster"]
-
 _PASSED = ("HADOOP_CONF_DIR", "JAVA_HOME", "YARN_ACCEL_CLUSTER", "YARN_ACCEL_NODE")
 
 

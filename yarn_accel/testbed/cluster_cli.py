@@ -28,23 +28,6 @@ from yarn_accel.testbed.state import ClusterPaths, known_names, load
 from yarn_accel.testbed.status import ClusterStatus
 from yarn_accel.testbed.teardown import take_down, take_down_all
 
-__all__ = [
-    "cut",
-    "down",
-    "exec_",
-    "group",
-    "heal",
-    "kill",
-    "list_",
-    "logs",
-    "pause",
-    "resume",
-    "slow",
-    "start",
-    "status",
-    "up",
-]
-
 FOLLOW_POLL_S = 0.3
 PIPE_WIDTH = 120
 DEFAULT_NAME = "default"

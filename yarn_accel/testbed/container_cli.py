@@ -10,8 +10,6 @@ from yarn_accel.testbed.container_node import run_node
 from yarn_accel.testbed.plan import MASTER, UpOptions
 from yarn_accel.testbed.state import ClusterPaths
 
-__all__ = ["run_node_command"]
-
 
 def _say(line: str) -> None:
     click.echo(line, err=True)

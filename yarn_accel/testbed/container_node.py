@@ -31,15 +31,6 @@ from yarn_accel.testbed.plan import MASTER, ClusterPlan, DaemonRole, NetworkMode
 from yarn_accel.testbed.settings import write_settings
 from yarn_accel.testbed.state import ClusterPaths, ClusterSpec, Report, load, save
 
-__all__ = [
-    "CLIENT_HOST",
-    "MASTER_DEADLINE_S",
-    "ContainerNode",
-    "plan_as_master",
-    "plan_as_worker",
-    "run_node",
-]
-
 MASTER_DEADLINE_S = 900.0
 STOP_GRACE_S = 8.0
 POLL_S = 0.25

@@ -29,21 +29,6 @@ from yarn_accel.testbed.processes import (
 from yarn_accel.testbed.settings import jvm_options, node_properties
 from yarn_accel.testbed.state import ClusterPaths
 
-__all__ = [
-    "FORMAT_TIMEOUT_S",
-    "HEAP_MIB",
-    "LOG_TAIL_BYTES",
-    "daemon_argv",
-    "describe_log",
-    "format_namenode",
-    "node_environ",
-    "running",
-    "signature",
-    "start",
-    "tail",
-    "web_address",
-]
-
 HEAP_MIB = 256
 FORMAT_TIMEOUT_S = 600.0
 LOG_TAIL_BYTES = 256 * 1024

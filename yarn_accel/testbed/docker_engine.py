@@ -13,17 +13,6 @@ from yarn_accel.errors import ClusterError, StartupError
 from yarn_accel.extras import install_command
 from yarn_accel.testbed.docker_specs import VERSION_LABEL
 
-__all__ = [
-    "DEFAULT_HOST",
-    "REQUEST_TIMEOUT_S",
-    "check_address",
-    "check_image",
-    "check_info",
-    "connect",
-    "engine_address",
-    "engine_errors",
-]
-
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 #: Longer than any one command on a node takes.
 REQUEST_TIMEOUT_S = 180

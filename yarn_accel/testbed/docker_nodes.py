@@ -35,8 +35,6 @@ from yarn_accel.testbed.preflight import check_subnet, is_port_free
 from yarn_accel.testbed.processes import Process, mark_of, marked_environ
 from yarn_accel.testbed.state import ClusterPaths, machine_lock
 
-__all__ = ["IMAGE_CURE", "DockerNodes", "check_engine", "remove", "thaw"]
-
 IMAGE_CURE = "build it (make docker-images), or name another one with --image"
 #: For each process on a node; its HOME is the container's own.
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

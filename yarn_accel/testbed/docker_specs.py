@@ -18,27 +18,6 @@ from typing import Any
 from yarn_accel.testbed.links import INSIDE, shape_argvs
 from yarn_accel.testbed.plan import SUBNET_PREFIX, ClusterPlan, NodePlan, memory_bytes, namespace_prefix
 
-__all__ = [
-    "CAPABILITIES",
-    "CLUSTER_LABEL",
-    "IMAGE_REPOSITORY",
-    "NODE_LABEL",
-    "PIDS_LIMIT",
-    "SPEC_LABEL",
-    "VERSION_LABEL",
-    "Surroundings",
-    "container_body",
-    "default_image",
-    "free_argvs",
-    "labels",
-    "limit_argvs",
-    "link_argvs",
-    "network_arguments",
-    "network_name",
-    "outermost",
-    "published_ports",
-]
-
 IMAGE_REPOSITORY = "yarn-accel/node"
 CLUSTER_LABEL = "yarn-accel.cluster"
 NODE_LABEL = "yarn-accel.node"

@@ -19,15 +19,6 @@ from yarn_accel.testbed.class_lists import record_command
 from yarn_accel.testbed.maven import ensure_hadoop
 from yarn_accel.testbed.templates import PLACEHOLDERS, render
 
-__all__ = [
-    "fetch_command",
-    "group",
-    "placeholders_command",
-    "program_argv",
-    "render_command",
-    "run_command",
-]
-
 CLIENT_HEAP_MIB = 512
 
 

@@ -14,17 +14,6 @@ from yarn_accel.testbed.daemons import web_address
 from yarn_accel.testbed.plan import ClusterPlan, DaemonRole, NodePlan
 from yarn_accel.testbed.state import ClusterPaths
 
-__all__ = [
-    "ASK_TIMEOUT_S",
-    "MAX_ANSWER_BYTES",
-    "ask",
-    "get_json",
-    "is_listening",
-    "is_out_of_safe_mode",
-    "n_live_datanodes",
-    "running_nodemanagers",
-]
-
 ASK_TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 # The addresses are this machine's own: a proxy of the environment must not see them.

@@ -17,8 +17,6 @@ from yarn_accel.testbed.preflight import check_subnet
 from yarn_accel.testbed.processes import Process, mark_of, marked_environ, members, send, snapshot, stop_all
 from yarn_accel.testbed.state import ClusterPaths, machine_lock
 
-__all__ = ["STOP_DEADLINE_S", "LoopbackNodes", "NamespaceNodes"]
-
 STOP_DEADLINE_S = 30.0
 _SIGNAL_DEADLINE_S = 5.0
 

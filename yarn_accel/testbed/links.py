@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from yarn_accel.testbed.plan import rate_bits_per_s
 
-__all__ = ["INSIDE", "shape_argvs"]
-
 #: The node's end of its link.
 INSIDE = "eth0"
 

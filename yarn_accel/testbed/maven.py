@@ -31,8 +31,6 @@ from yarn_accel.hadoop.jars import (
 )
 from yarn_accel.hadoop.jdk import find_java, java_version
 
-__all__ = ["ensure_hadoop", "locked", "pom_text"]
-
 # Later releases of this one artifact are not published; it runs unmodified on 3.5.0.
 STREAMING_VERSION = "3.4.2"
 PLUGIN_VERSION = "3.6.1"

@@ -30,29 +30,6 @@ from yarn_accel.testbed.plan import (
 )
 from yarn_accel.testbed.state import ClusterPaths
 
-__all__ = [
-    "COMMAND_TIMEOUT_S",
-    "ETC_NETNS",
-    "NAMESPACES",
-    "REACH_TIMEOUT_S",
-    "absent_now",
-    "check_reach",
-    "check_shaping",
-    "ensure",
-    "ensure_link",
-    "enter_argv",
-    "hosts_text",
-    "interfaces",
-    "is_cut",
-    "mount_points",
-    "namespaces",
-    "remove",
-    "set_link",
-    "shape",
-    "shape_node",
-    "used_subnets",
-]
-
 COMMAND_TIMEOUT_S = 20.0
 REACH_TIMEOUT_S = 3.0
 NAMESPACES = Path("/run/netns")

@@ -13,36 +13,6 @@ from enum import Enum
 
 from yarn_accel.errors import ConfigError
 
-__all__ = [
-    "DEFAULT_SLOTS",
-    "DOCKER_OPTIONS",
-    "MASTER",
-    "MASTER_ROLES",
-    "MAX_NODES",
-    "MIN_NODE_MEMORY_BYTES",
-    "MODES",
-    "SUBNET_PREFIX",
-    "WORKER_ROLES",
-    "ClusterPlan",
-    "DaemonRole",
-    "MasterPorts",
-    "NetworkMode",
-    "NodePlan",
-    "UpOptions",
-    "WorkerPorts",
-    "bound_servers",
-    "check_name",
-    "check_options",
-    "cluster_tag",
-    "interface_prefix",
-    "make_plan",
-    "memory_bytes",
-    "namespace_prefix",
-    "port_span",
-    "rack_sizes",
-    "rate_bits_per_s",
-]
-
 MASTER = "master"
 MAX_NODES = 200
 SUBNET_PREFIX = "10.231."

@@ -11,26 +11,6 @@ from pathlib import Path
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.testbed.plan import DOCKER_OPTIONS, ClusterPlan, NetworkMode, UpOptions
 
-__all__ = [
-    "BASE_MEMORY_BYTES",
-    "DOCKER_COMMANDS",
-    "GIB",
-    "MIB",
-    "MIN_DISK_BYTES",
-    "NETNS_COMMANDS",
-    "NODE_MEMORY_BYTES",
-    "PORT_BASES",
-    "check_commands",
-    "check_disk",
-    "check_fixed_ports",
-    "check_memory",
-    "check_subnet",
-    "choose_mode",
-    "choose_port_base",
-    "choose_subnet",
-    "is_port_free",
-]
-
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 MIN_DISK_BYTES = 2 * GIB

@@ -17,23 +17,6 @@ from pathlib import Path
 
 from yarn_accel.testbed.state import ClusterPaths
 
-__all__ = [
-    "MARK_PROPERTY",
-    "MARK_VARIABLE",
-    "NODE_VARIABLE",
-    "PROC",
-    "Memory",
-    "Process",
-    "find_daemon",
-    "mark_of",
-    "marked_environ",
-    "members",
-    "memory_of",
-    "send",
-    "snapshot",
-    "stop_all",
-]
-
 MARK_VARIABLE = "YARN_ACCEL_CLUSTER"
 NODE_VARIABLE = "YARN_ACCEL_NODE"
 MARK_PROPERTY = "yarn.accel.cluster"

@@ -27,14 +27,6 @@ from yarn_accel.testbed.templates import (
     task_values,
 )
 
-__all__ = [
-    "JVM_OPTIONS",
-    "jvm_options",
-    "node_properties",
-    "write_pipeline_settings",
-    "write_settings",
-]
-
 # A JVM that is killed would leave its counters file in the shared temporary directory.
 JVM_OPTIONS = ("-XX:-UsePerfData",)
 

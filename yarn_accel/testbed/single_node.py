@@ -27,11 +27,6 @@ from yarn_accel.hadoop.java import archive_options, java_argv
 from yarn_accel.hadoop.site import SITE_FILE
 from yarn_accel.testbed.templates import ONE_MACHINE, PLACEHOLDERS, render, task_values
 
-__all__ = [
-    "SingleNode",
-    "free_ports",
-]
-
 ROLES = ("namenode", "resourcemanager", "datanode", "nodemanager", "historyserver")
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0

@@ -27,24 +27,6 @@ from yarn_accel.testbed.plan import (
     make_plan,
 )
 
-__all__ = [
-    "LOCK_WAIT_S",
-    "MAX_UNIX_PATH_BYTES",
-    "VERSION",
-    "ClusterPaths",
-    "ClusterSpec",
-    "Report",
-    "clusters_dir",
-    "known_names",
-    "load",
-    "locked",
-    "machine_lock",
-    "remove_lock",
-    "save",
-    "silent",
-    "write_atomic",
-]
-
 VERSION = 1
 LOCK_WAIT_S = 600.0
 MAX_UNIX_PATH_BYTES = 107

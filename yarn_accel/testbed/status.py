@@ -13,8 +13,6 @@ from yarn_accel.testbed.plan import ClusterPlan, DaemonRole, NodePlan
 from yarn_accel.testbed.processes import Memory, memory_of, snapshot
 from yarn_accel.testbed.state import ClusterPaths
 
-__all__ = ["ClusterStatus", "DaemonStatus", "read_status"]
-
 
 @dataclass(frozen=True)
 class DaemonStatus:

@@ -15,8 +15,6 @@ from yarn_accel.testbed.plan import namespace_prefix
 from yarn_accel.testbed.processes import Process, mark_of, members, stop_all
 from yarn_accel.testbed.state import ClusterPaths, Report, known_names, load, locked, remove_lock, silent
 
-__all__ = ["STOP_GRACE_S", "take_down", "take_down_all"]
-
 # Application masters would try for half a minute to unregister from a ResourceManager that has gone.
 STOP_GRACE_S = 3.0
 

@@ -22,18 +22,6 @@ from yarn_accel.hadoop.jars import HadoopInstall
 from yarn_accel.hadoop.java import ADD_OPENS, LEAN_FLAGS, archive_options
 from yarn_accel.hadoop.streaming import LOG_SETTINGS
 
-__all__ = [
-    "ONE_MACHINE",
-    "PER_NODE",
-    "PLACEHOLDERS",
-    "Placeholder",
-    "render",
-    "render_node_resources",
-    "render_topology",
-    "task_values",
-    "templates_dir",
-]
-
 _NAME = re.compile(r"@([a-z0-9_]+)@")
 WEBAPPS = ("webapps/hdfs", "webapps/datanode", "webapps/secondary")
 NODE_RESOURCES = "node-resources.xml"

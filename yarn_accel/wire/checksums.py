@@ -8,15 +8,6 @@ from typing import Any, Callable, Dict, Tuple, Union
 
 from yarn_accel.errors import LocalProtocolError
 
-__all__ = [
-    "CHECKSUMS",
-    "TRAILER_BYTES",
-    "Buffer",
-    "Checksum",
-    "available_checksums",
-    "checksum_maker",
-]
-
 Buffer = Union[bytes, bytearray, memoryview]
 
 #: Every checksum of the protocol, and how many bytes of it follow a payload.

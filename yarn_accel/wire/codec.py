@@ -22,8 +22,6 @@ from yarn_accel.wire.messages import Message, NamedTensor, Placement, RemoteInpu
 from yarn_accel.wire.schema import FieldError, dump_header, json_object, load_header, read_fields
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = ["as_received", "check_header_bytes", "decode", "encode"]
-
 _NUMBER_BYTES = 8
 # Remembered for the process, not for each connection: so the memory is bounded however many there are.  What
 # is remembered are names and shapes of tensors, no keys and no data.

@@ -29,8 +29,6 @@ from yarn_accel.wire.frames import Frame, FrameReceiver, Limits, pack_prefix
 from yarn_accel.wire.layouts import KINDS
 from yarn_accel.wire.tags import TAG_BYTES, Tagger
 
-__all__ = ["Connection"]
-
 _NO_TAG = bytes(TAG_BYTES)
 _WELCOME_KIND = 4
 _WRONG_TAG = "the tag of a frame header is wrong: changed, replayed or out of order"

@@ -18,19 +18,6 @@ from typing import Any, Dict
 
 from yarn_accel.errors import AuthenticationError
 
-__all__ = [
-    "KEY_BYTES",
-    "SECRET_ALIAS",
-    "Credential",
-    "claim_token",
-    "claim_verifier",
-    "decode",
-    "derive_key",
-    "encode",
-    "issue",
-    "parse_identifier",
-]
-
 #: The name of the credential among the secrets of a Hadoop credentials file.
 SECRET_ALIAS = "yarn-accel.pipeline"
 KEY_BYTES = 32

@@ -11,8 +11,6 @@ from typing import Any, Callable, List, Sequence, Tuple
 
 from yarn_accel.wire.checksums import Buffer
 
-__all__ = ["WHOLE_BYTES", "payload_digest"]
-
 #: Payloads up to this size are read completely.
 WHOLE_BYTES = 64 * 1024
 _PIECE_BYTES = 1024

@@ -17,8 +17,6 @@ from yarn_accel.wire.credential import Credential, derive_key, parse_identifier
 from yarn_accel.wire.events import State
 from yarn_accel.wire.frames import Limits
 
-__all__ = ["ClientConnection", "ServerConnection"]
-
 
 class ClientConnection(Connection):
     """The client's end; its Hello is ready in `data_to_send` at once.

@@ -6,8 +6,6 @@ from typing import Dict, FrozenSet, Tuple, Type, Union
 from yarn_accel.wire import handshake as hs
 from yarn_accel.wire import messages as msg
 
-__all__ = ["ACCEPTED", "NEED_DATA", "Closed", "Event", "NeedData", "Opened", "PayloadComplete", "State"]
-
 
 class NeedData(enum.Enum):
     """Nothing to report until more bytes arrive."""

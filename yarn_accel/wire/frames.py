@@ -20,8 +20,6 @@ from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
 from yarn_accel.wire.checksums import TRAILER_BYTES, Buffer, Checksum, checksum_maker
 from yarn_accel.wire.tags import TAG_BYTES
 
-__all__ = ["PREFIX_BYTES", "UNTAGGED_BYTES", "Frame", "FrameReceiver", "Limits", "pack_prefix"]
-
 _MAGIC = b"YA"
 _UNTAGGED = struct.Struct("!2sBBIQ")
 _PREFIX = struct.Struct("!2sBBIQ{}s".format(TAG_BYTES))

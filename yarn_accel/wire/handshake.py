@@ -37,28 +37,6 @@ from yarn_accel.wire.schema import (
     text,
 )
 
-__all__ = [
-    "HANDSHAKE_LIMIT_BYTES",
-    "MEMFD",
-    "NONCE_BYTES",
-    "PACKING",
-    "PROGRESS",
-    "PROGRESS_INTERVAL_S",
-    "VERSION",
-    "Challenge",
-    "Hello",
-    "Proof",
-    "Refused",
-    "SessionKeys",
-    "Welcome",
-    "decode_handshake",
-    "encode_handshake",
-    "proof_of",
-    "proves",
-    "session_keys",
-    "transcript_of",
-]
-
 #: The one protocol version this code uses.
 VERSION = 2
 #: The capability to lend shared memory by descriptor.

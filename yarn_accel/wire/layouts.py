@@ -27,8 +27,6 @@ from yarn_accel.wire.varying import (
     write_result,
 )
 
-__all__ = ["BY_CLASS", "BY_KIND", "KINDS", "MAX_NUMBER", "Layout"]
-
 #: The largest id, token or segment.
 MAX_NUMBER = 2**53
 

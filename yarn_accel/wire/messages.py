@@ -13,34 +13,6 @@ from typing import Any, Mapping, NamedTuple, Optional, Tuple, Union
 
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = [
-    "ALIGNMENT_BYTES",
-    "ERROR_KINDS",
-    "MAX_TENSORS",
-    "PRIORITIES",
-    "Busy",
-    "Cancel",
-    "Cancelled",
-    "Drain",
-    "Failed",
-    "GiveBack",
-    "Goodbye",
-    "Lend",
-    "Lent",
-    "Message",
-    "NamedTensor",
-    "Ping",
-    "Placement",
-    "Pong",
-    "Progress",
-    "RemoteInput",
-    "Request",
-    "Result",
-    "Stats",
-    "StatsRequest",
-    "payload_bytes",
-]
-
 MAX_TENSORS = 64
 #: Tensors in shared memory begin at multiples of this.
 ALIGNMENT_BYTES = 64

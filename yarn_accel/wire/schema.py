@@ -13,28 +13,6 @@ from typing import Any, Callable, Dict, List, Mapping, Tuple, Union
 from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
 from yarn_accel.wire.tensors import MAX_DIMENSIONS, TensorSpec
 
-__all__ = [
-    "MAX_DEPTH",
-    "REQUIRED",
-    "Check",
-    "Field",
-    "FieldError",
-    "boolean",
-    "dump_header",
-    "integer",
-    "json_encoder",
-    "json_object",
-    "list_of",
-    "load_header",
-    "number",
-    "optional",
-    "pattern",
-    "read_fields",
-    "record_of",
-    "tensor_spec",
-    "text",
-]
-
 Check = Callable[[Any], Any]
 #: JSON nests at most this deep.
 MAX_DEPTH = 32

@@ -9,8 +9,6 @@ import hmac
 
 from yarn_accel.wire.checksums import Buffer
 
-__all__ = ["TAG_BYTES", "Tagger"]
-
 TAG_BYTES = 16
 
 

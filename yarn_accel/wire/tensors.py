@@ -4,8 +4,6 @@ import functools
 from dataclasses import dataclass
 from typing import Tuple
 
-__all__ = ["ITEM_BYTES", "MAX_DIMENSIONS", "TensorSpec"]
-
 #: Bytes per element of every element type that may travel; numpy's names, little-endian only, no objects.
 ITEM_BYTES = {
     "|b1": 1,

@@ -10,16 +10,6 @@ from typing import Any, Dict, Iterable
 from yarn_accel.wire.messages import Request, Result
 from yarn_accel.wire.schema import FieldError, text
 
-__all__ = [
-    "MAX_KEY_BYTES",
-    "read_nothing",
-    "read_request",
-    "read_result",
-    "write_nothing",
-    "write_request",
-    "write_result",
-]
-
 #: An idempotency key is 1 to this many bytes of UTF-8.
 MAX_KEY_BYTES = 240
 _MAX_SECONDS = 1e9

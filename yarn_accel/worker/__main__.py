@@ -13,8 +13,6 @@ from yarn_accel.extras import errors_as_lines
 from yarn_accel.node.config import read_key
 from yarn_accel.worker.config import load_worker_config
 
-__all__ = ["command"]
-
 
 @click.command("worker")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="YAML configuration file.")

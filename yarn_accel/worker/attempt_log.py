@@ -7,9 +7,7 @@ import threading
 from pathlib import Path
 from typing import BinaryIO
 
-from yarn_accel.core.tasks.worker_messages import AttemptId
-
-__all__ = ["AttemptLog", "LogFolder"]
+from yarn_accel.core.tasks.attempt_orders import AttemptId
 
 
 class AttemptLog:

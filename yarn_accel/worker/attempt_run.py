@@ -19,15 +19,8 @@ from io import FileIO
 from pathlib import Path
 
 from yarn_accel.adapters.hdfs import Store
-from yarn_accel.core.tasks.worker_messages import (
-    MAX_LINE,
-    AttemptEnd,
-    AttemptOrder,
-    AttemptOutcome,
-    FunctionCall,
-    InputSplit,
-    is_file_name,
-)
+from yarn_accel.core.tasks.attempt_orders import AttemptOrder, FunctionCall, InputSplit, is_file_name
+from yarn_accel.core.tasks.worker_messages import MAX_LINE, AttemptEnd, AttemptOutcome
 from yarn_accel.errors import AccelError
 from yarn_accel.worker.attempt_log import LogFolder
 from yarn_accel.worker.attempt_output import AttemptOutput
@@ -42,8 +35,6 @@ from yarn_accel.worker.python_environments import PythonEnvironments
 from yarn_accel.worker.read_phase import ReaderCount, ReadPhase
 from yarn_accel.worker.streaming import ErrorLines, printable, streaming_environment
 from yarn_accel.worker.task_folder import TaskFolderOutput
-
-__all__ = ["AttemptRun", "RunPlace"]
 
 _PIPE_BYTES = 1024 * 1024
 

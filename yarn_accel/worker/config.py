@@ -15,8 +15,6 @@ from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.errors import ConfigError
 from yarn_accel.node.config import container_application
 
-__all__ = ["WorkerConfig", "check_worker_settings", "load_worker_config"]
-
 _MIB = 1024 * 1024
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\Z")
 

@@ -24,8 +24,6 @@ from typing import NamedTuple
 from yarn_accel.adapters.hdfs import Stamp, Store
 from yarn_accel.errors import StorageError
 
-__all__ = ["FileCache"]
-
 _PIECE_BYTES = 1024 * 1024
 _MODE = 0o500
 #: Of all sizes together; the limit of their bytes does not hold back many small ones.

@@ -18,12 +18,11 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yarn_accel.core.tasks.worker_messages import MAX_RESULT, FunctionCall
+from yarn_accel.core.tasks.attempt_orders import FunctionCall
+from yarn_accel.core.tasks.worker_messages import MAX_RESULT
 from yarn_accel.errors import AccelError
 from yarn_accel.worker.guarded_process import GuardedProcess
 from yarn_accel.worker.message_channel import HEADER, send
-
-__all__ = ["CallReply", "FunctionProcess", "FunctionProcessLost", "checked_result"]
 
 _MAX_REPLY_BYTES = 4 * MAX_RESULT
 _READ_BYTES = 64 * 1024

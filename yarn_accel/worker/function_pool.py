@@ -20,13 +20,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from yarn_accel.core.tasks.attempt_orders import AttemptOrder, FunctionCall
 from yarn_accel.core.tasks.values import FormDemand
-from yarn_accel.core.tasks.worker_messages import AttemptOrder, FunctionCall
 from yarn_accel.worker.file_cache import FileCache
 from yarn_accel.worker.function_call import FunctionProcess
 from yarn_accel.worker.guarded_process import Guard
-
-__all__ = ["FunctionPool", "FunctionSlot", "PoolLimits"]
 
 _MODULE = "yarn_accel.worker.function_process"
 _PROGRAM = str(Path(__file__).with_name("function_process.py"))

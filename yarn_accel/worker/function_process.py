@@ -31,8 +31,6 @@ if __package__:
 else:  # run by its path in an environment that has nothing of ours: that folder is the first on sys.path
     from message_channel import receive, send  # type: ignore[import-not-found,no-redef]
 
-__all__ = ["main"]
-
 _MAX_ERROR = 1000
 
 

@@ -29,8 +29,6 @@ from typing import Any
 from yarn_accel.worker.message_channel import receive, send
 from yarn_accel.worker.process_tree import ProcessInfo, bytes_read, listed_processes
 
-__all__ = ["adopt_orphans", "end_children", "main"]
-
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 #: How often what is left of a session is looked for and killed, and the pauses between.

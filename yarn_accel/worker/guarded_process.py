@@ -17,8 +17,6 @@ from yarn_accel.errors import StartupError, UnavailableError
 from yarn_accel.worker.message_channel import receive, send
 from yarn_accel.worker.process_tree import children_of
 
-__all__ = ["ATTEMPT_VARIABLE", "Guard", "GuardedProcess", "ProcessEnd"]
-
 #: Names the attempt that a process belongs to, to the process and to the guard.
 ATTEMPT_VARIABLE = "mapreduce_task_attempt_id"
 

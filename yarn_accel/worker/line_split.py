@@ -14,10 +14,8 @@ import re
 from collections.abc import Iterator
 
 from yarn_accel.adapters.hdfs import OpenFile
-from yarn_accel.core.tasks.worker_messages import InputSplit
+from yarn_accel.core.tasks.attempt_orders import InputSplit
 from yarn_accel.errors import StorageError
-
-__all__ = ["PIECE_BYTES", "split_lines"]
 
 #: From this size on, HDFS is read in two halves at once.
 PIECE_BYTES = 4 * 1024 * 1024

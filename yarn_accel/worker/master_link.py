@@ -12,8 +12,6 @@ from typing import Any, Protocol
 from yarn_accel.core.tasks.worker_messages import WorkerOrder, WorkerReport, parse_order, report_document
 from yarn_accel.node.master_client import MasterConnection
 
-__all__ = ["REPORT_PATH", "HttpMasterLink", "MasterLink"]
-
 REPORT_PATH = "/v1/worker"
 
 

@@ -7,8 +7,6 @@ import socket
 import struct
 from typing import Any
 
-__all__ = ["HEADER", "receive", "send"]
-
 HEADER = struct.Struct("!I")
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _FDS = 3

@@ -9,8 +9,6 @@ from yarn_accel.core.tasks.worker_messages import IoSample
 from yarn_accel.node.sampling import Sampler, total_bytes_per_s
 from yarn_accel.worker.read_phase import ReaderCount
 
-__all__ = ["INTERVAL_S", "NodeIo", "node_meter"]
-
 INTERVAL_S = 1.0
 
 

@@ -15,12 +15,10 @@ from pathlib import Path
 from yarn_accel.client.task_servers import TOKEN_VARIABLE
 from yarn_accel.client.token_file import read_secrets, write_secrets
 from yarn_accel.core.tasks.applications import OPERATION_PROGRAM
+from yarn_accel.core.tasks.attempt_orders import AttemptOrder
 from yarn_accel.core.tasks.values import Form
-from yarn_accel.core.tasks.worker_messages import AttemptOrder
 from yarn_accel.errors import AccelError, ConfigError
 from yarn_accel.wire.credential import SECRET_ALIAS
-
-__all__ = ["OperationProgram", "operation_program"]
 
 _TOKEN_FILE = ".servers-credential"
 _MODULE = "yarn_accel.worker.operation_task"

@@ -29,8 +29,6 @@ from yarn_accel.formats import BytesInMemory, describe, is_array_file, load, nam
 from yarn_accel.uris import split_member, split_uri
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = ["MAX_VALUES", "InputReader", "main", "run_records"]
-
 MAX_VALUES = 4096
 _MAX_FILE_BYTES = 1 << 32
 _REPORT_S = 0.25

@@ -9,11 +9,9 @@ import tarfile
 import threading
 from pathlib import Path
 
-from yarn_accel.core.tasks.worker_messages import AttemptOrder
+from yarn_accel.core.tasks.attempt_orders import AttemptOrder
 from yarn_accel.errors import AccelError
 from yarn_accel.worker.file_cache import FileCache
-
-__all__ = ["PythonEnvironments", "unpack"]
 
 _PYTHON = "bin/python"
 

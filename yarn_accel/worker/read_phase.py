@@ -15,8 +15,6 @@ from collections.abc import Callable
 
 from yarn_accel.core.tasks.events import TaskMeasurement
 
-__all__ = ["NodeMeter", "ReadPhase", "ReaderCount", "others_may_read"]
-
 _MAX_SAMPLES = 512
 _ALL = 0.99
 _OTHERS_SHARE = 0.25

@@ -25,13 +25,9 @@ import aiohttp
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.signed_http import Signer
 from yarn_accel.client.agent_folders import VARIABLE
+from yarn_accel.core.tasks.attempt_orders import AttemptId
 from yarn_accel.core.tasks.values import ResourceId
-from yarn_accel.core.tasks.worker_messages import (
-    MAX_ORDER_BYTES,
-    AttemptEnd,
-    AttemptId,
-    WorkerOrder,
-)
+from yarn_accel.core.tasks.worker_messages import MAX_ORDER_BYTES, AttemptEnd, WorkerOrder
 from yarn_accel.core.tasks.worker_state import (
     AttemptProgress,
     ClockTicked,
@@ -65,8 +61,6 @@ from yarn_accel.worker.operation_program import operation_program
 from yarn_accel.worker.process_tree import ProcessInfo, bytes_read, listed_processes, processes_of
 from yarn_accel.worker.python_environments import PythonEnvironments
 from yarn_accel.worker.read_phase import ReaderCount
-
-__all__ = ["WorkerService", "run"]
 
 logger = logging.getLogger(__name__)
 

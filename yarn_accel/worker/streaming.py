@@ -7,18 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from yarn_accel.core.tasks.worker_messages import (
-    MAX_COUNTERS,
-    MAX_LINE,
-    AttemptOrder,
-    Counter,
-    OutputFile,
-    attempt_names,
-    unfinished_uri,
-)
+from yarn_accel.core.tasks.attempt_orders import AttemptOrder, OutputFile, attempt_names, unfinished_uri
+from yarn_accel.core.tasks.worker_messages import MAX_COUNTERS, MAX_LINE, Counter
 from yarn_accel.worker.attempt_log import AttemptLog
-
-__all__ = ["ErrorLines", "OwnReading", "attempt_folder", "printable", "streaming_environment"]
 
 #: What commands inherit of the worker's environment; all else, such as its credentials' file, is its own.
 _INHERITED = (

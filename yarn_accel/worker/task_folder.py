@@ -16,18 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from yarn_accel.adapters.hdfs import Store
-from yarn_accel.core.tasks.worker_messages import (
-    MAX_RESULT,
-    AttemptOrder,
-    TaskFolder,
-    is_file_name,
-    unfinished_uri,
-)
+from yarn_accel.core.tasks.attempt_orders import AttemptOrder, TaskFolder, is_file_name, unfinished_uri
+from yarn_accel.core.tasks.worker_messages import MAX_RESULT
 from yarn_accel.errors import AccelError, StorageError
 from yarn_accel.worker.file_cache import FileCache
 from yarn_accel.worker.function_call import checked_result
-
-__all__ = ["TaskFolderOutput"]
 
 _PIECE_BYTES = 4 * 1024 * 1024
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY

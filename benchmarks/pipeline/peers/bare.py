@@ -20,8 +20,6 @@ from xxhash import xxh3_64_intdigest
 from benchmarks.pipeline.peers.candidate import Address, More, Route
 from yarn_accel.errors import RemoteProtocolError
 
-__all__ = ["Client", "close", "serve"]
-
 _LENGTH = struct.Struct("<Q")
 _UNIX_BUFFER_BYTES = 4 << 20
 _HELLO = struct.Struct("<QI?")  # the largest payload, the window, whether with xxh3

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["Address", "EchoClient", "More", "Route"]
-
 Address = Mapping[str, Any]
 """What a server says when it is ready; fit for JSON, its keys are the module's own business."""
 

@@ -15,8 +15,6 @@ import dask
 
 from benchmarks.pipeline.peers.candidate import Address, More, Route
 
-__all__ = ["Client", "serve"]
-
 distributed: Any = importlib.import_module("distributed")  # it carries half of its types, which is worse
 _SCATTERED_BYTES = 512 << 10
 

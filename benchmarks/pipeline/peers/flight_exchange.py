@@ -13,8 +13,6 @@ from pyarrow import flight
 
 from benchmarks.pipeline.peers.candidate import Address, More, Route
 
-__all__ = ["Client", "serve"]
-
 _SCHEMA = pa.schema([("content", pa.uint8())])
 
 

@@ -17,8 +17,6 @@ import grpc
 
 from benchmarks.pipeline.peers.candidate import Address, More, Route
 
-__all__ = ["Client", "serve"]
-
 _CHUNK_BYTES = 1 << 20
 _UNARY_BYTES = 512 << 10
 _UNLIMITED = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))

@@ -12,8 +12,6 @@ from benchmarks.pipeline.peers.candidate import Address, More, Route
 from yarn_accel.client.calls import Call, Tensor
 from yarn_accel.errors import AccelError
 
-__all__ = ["Client", "serve"]
-
 
 def serve(folder: Path) -> tuple[Address, object]:
     """A server with a worker per core, by its defaults."""

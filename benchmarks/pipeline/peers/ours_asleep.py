@@ -6,10 +6,8 @@ from pathlib import Path
 
 from benchmarks.pipeline.own_server import OwnServer
 from benchmarks.pipeline.peers.candidate import Address
-from benchmarks.pipeline.peers.ours import Client
+from benchmarks.pipeline.peers.ours import Client as Client
 from yarn_accel.pipeline.config import CORES_MAY_SLEEP
-
-__all__ = ["Client", "serve"]
 
 
 def serve(folder: Path) -> tuple[Address, object]:

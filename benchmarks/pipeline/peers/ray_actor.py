@@ -15,8 +15,6 @@ from typing import Any
 
 from benchmarks.pipeline.peers.candidate import Address, More, Route
 
-__all__ = ["Client", "serve"]
-
 ray: Any = importlib.import_module("ray")  # its types do not know what `remote` makes
 _NAMESPACE = "bench"
 _STORE_BYTES = 3 << 30

@@ -13,8 +13,6 @@ from typing import Any
 
 from benchmarks.pipeline.peers.candidate import Address, More, Route
 
-__all__ = ["Client", "serve"]
-
 _MODEL, _IN, _OUT = "echo", "content", "answer"
 
 

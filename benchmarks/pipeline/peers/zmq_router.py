@@ -12,8 +12,6 @@ import zmq
 
 from benchmarks.pipeline.peers.candidate import Address, More, Route
 
-__all__ = ["Client", "serve"]
-
 
 def serve(folder: Path) -> tuple[Address, object]:
     """One router on both carriers, in a thread of its own."""

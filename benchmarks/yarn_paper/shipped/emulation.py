@@ -24,8 +24,6 @@ from typing import Any
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations.operation import Operation, Outcome, aligned_bytes, allocate
 
-__all__ = ["CPU_OPERATIONS", "DEVICE_OPERATIONS", "KERNELS", "N_FEATURES", "PREFIX", "seconds_of"]
-
 PREFIX = "emulated-"
 KERNELS = ("lu", "qr", "cholesky", "features")
 #: Values in a row of features that takes no computing to speak of.

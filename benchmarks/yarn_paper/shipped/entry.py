@@ -25,8 +25,6 @@ from yarn_accel.client.calls import Call, Reply
 from yarn_accel.errors import AccelError
 from yarn_accel.operations import load_more
 
-__all__ = ["AGENTS_VARIABLE", "BARRIER_FOLDER", "EMULATED_IMAGE_VARIABLE", "Times", "main"]
-
 Answers = Iterator[tuple[Call, Reply | AccelError]]
 MapCalls = Callable[[Iterable[Call], int], Answers]
 

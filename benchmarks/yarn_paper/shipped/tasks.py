@@ -19,8 +19,6 @@ from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.errors import AccelError, RejectedError, StartupError
 from yarn_accel.wire import TensorSpec
 
-__all__ = ["Dispatch", "StartBarrier", "TaskRow", "parse_row", "play", "warm_up"]
-
 Dispatch = Callable[[Iterable[Call]], Iterator[tuple[Call, Reply | AccelError]]]
 _FALLBACK_DEVICE = "cpu:fallback"
 _POLL_S = 0.005

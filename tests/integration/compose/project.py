@@ -12,8 +12,6 @@ from pathlib import Path
 
 from yarn_accel import __version__
 
-__all__ = ["ROOT", "TEST_LIMIT_S", "Project", "absent", "eventually"]
-
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = ROOT / "docker" / "compose.yaml"
 #: Of one command, and of each test with its set-up: for a machine that others keep busy.

@@ -14,7 +14,8 @@ sys.path.insert(0, sys.argv[1])
 
 import numpy as np
 
-from yarn_accel.client.client import Call, Client, Tensor
+from yarn_accel.client.calls import Call, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.client.discovery import discover_servers
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.wire.credential import SECRET_ALIAS, decode

@@ -12,8 +12,6 @@ from typing import Any
 
 from yarn_accel.adapters.credentials import issue_token_file
 
-__all__ = ["ClaimingProcess", "environ_of_mapper", "token_of"]
-
 ROOT = Path(__file__).resolve().parents[3]
 #: Claims a place, says what it got, and then obeys lines: compute, end, fail.
 _PROGRAM = """

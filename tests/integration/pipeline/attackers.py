@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from yarn_accel.client.client import Call, Client, Tensor
+from yarn_accel.client.calls import Call, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.errors import ProtocolError
 from yarn_accel.wire import (
     MEMFD,
@@ -32,19 +33,6 @@ from yarn_accel.wire import (
     TensorSpec,
 )
 from yarn_accel.wire.frames import UNTAGGED_BYTES
-
-__all__ = [
-    "Footprint",
-    "Mutator",
-    "RawClient",
-    "assert_serves",
-    "bombard",
-    "footprint",
-    "not_at_rest",
-    "read_to_the_end",
-    "settled",
-    "statistics",
-]
 
 _TIMEOUT_S = 60.0
 #: A server that waits for more bytes is given so long before its peer closes.

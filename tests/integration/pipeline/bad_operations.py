@@ -15,8 +15,6 @@ import numpy as np
 
 from yarn_accel.operations.operation import Operation, Outcome, allocate
 
-__all__ = ["FORGERIES", "LIES", "OPERATIONS", "PATH"]
-
 #: What goes into the configuration.
 PATH = "tests.integration.pipeline.bad_operations:OPERATIONS"
 _MIB = 1024 * 1024

@@ -10,8 +10,6 @@ import numpy as np
 
 from yarn_accel.operations.operation import Operation, Outcome, allocate
 
-__all__ = ["OPERATIONS", "PATH"]
-
 #: What goes into the configuration.
 PATH = "tests.integration.pipeline.barrier_operations:OPERATIONS"
 _PATIENCE_S = 120.0

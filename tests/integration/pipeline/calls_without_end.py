@@ -9,7 +9,8 @@ import sys
 import time
 
 from yarn_accel.client.binding import Endpoint
-from yarn_accel.client.client import Call, Client
+from yarn_accel.client.calls import Call
+from yarn_accel.client.client import Client
 from yarn_accel.errors import UnavailableError
 from yarn_accel.wire.credential import issue
 

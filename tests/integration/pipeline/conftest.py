@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.pipeline import barrier_operations
 from yarn_accel.client.binding import Endpoint
-from yarn_accel.client.client import Call
+from yarn_accel.client.calls import Call
 from yarn_accel.wire.credential import issue
 
 ROOT = Path(__file__).resolve().parents[3]

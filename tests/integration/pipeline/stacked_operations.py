@@ -2,8 +2,6 @@
 
 from yarn_accel.operations.operation import Operation, Outcome, allocate
 
-__all__ = ["OPERATION", "PATH"]
-
 #: What goes into the configuration.
 PATH = "tests.integration.pipeline.stacked_operations:OPERATION"
 

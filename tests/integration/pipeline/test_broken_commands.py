@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from yarn_accel.client.client import Call, Client, Reference, Tensor
+from yarn_accel.client.calls import Call, Reference, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.core.requests import commands
 from yarn_accel.errors import AccelError, UnavailableError
 from yarn_accel.wire import TensorSpec

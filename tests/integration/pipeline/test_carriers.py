@@ -12,7 +12,8 @@ import pytest
 
 from tests.integration.pipeline import barrier_operations
 from yarn_accel.client.binding import Endpoint
-from yarn_accel.client.client import Call, Client, Tensor
+from yarn_accel.client.calls import Call, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.errors import AccelError
 from yarn_accel.wire import TensorSpec
 

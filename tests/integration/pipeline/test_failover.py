@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from yarn_accel.client.binding import Endpoint
-from yarn_accel.client.client import Call, Client, Reply, Tensor
+from yarn_accel.client.calls import Call, Reply, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.client.dispatch import FALLBACK_DEVICE, Dispatcher
 from yarn_accel.client.fallback import LocalExecutor
 

@@ -17,7 +17,8 @@ import pytest
 from tests.integration.pipeline.attackers import footprint, not_at_rest, statistics
 from tests.integration.pipeline.bad_operations import FORGERIES, LIES, PATH
 from tests.integration.pipeline.conftest import MASTER, ServerProcess
-from yarn_accel.client.client import Call, Client, Reference, Reply, Tensor
+from yarn_accel.client.calls import Call, Reference, Reply, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.errors import AccelError, RejectedError, StorageError
 from yarn_accel.wire import TensorSpec
 from yarn_accel.wire.credential import issue

@@ -13,7 +13,8 @@ import pytest
 
 from tests.integration.pipeline.bad_operations import PATH
 from tests.integration.pipeline.conftest import MASTER, ROOT
-from yarn_accel.client.client import Call, Client, Reply, Tensor
+from yarn_accel.client.calls import Call, Reply, Tensor
+from yarn_accel.client.client import Client
 
 MIB = 1 << 20
 X = np.arange(6.0)

@@ -9,7 +9,8 @@ import pytest
 
 from tests.integration.pipeline.attackers import RawClient
 from tests.integration.pipeline.conftest import Barrier
-from yarn_accel.client.client import Call, Client, Reply, Tensor
+from yarn_accel.client.calls import Call, Reply, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.wire import Request
 
 MIB = 1 << 20

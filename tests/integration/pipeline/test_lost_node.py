@@ -20,7 +20,8 @@ import pytest
 
 from tests.conftest import NEEDS_ROOT
 from tests.integration.pipeline.conftest import MASTER, ROOT
-from yarn_accel.client.client import Call, Client, Tensor
+from yarn_accel.client.calls import Call, Tensor
+from yarn_accel.client.client import Client
 
 NUMBERS = itertools.count()
 PLACE = "tests.integration.pipeline.timed_operations:SPEED_1"

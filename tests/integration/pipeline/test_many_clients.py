@@ -15,7 +15,8 @@ import pytest
 
 from tests.examples import examples
 from tests.integration.pipeline.attackers import RawClient, footprint
-from yarn_accel.client.client import Call, Client, Reply, Tensor
+from yarn_accel.client.calls import Call, Reply, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.errors import UnavailableError
 from yarn_accel.wire import Ping, Pong, Request, TensorSpec

@@ -14,7 +14,7 @@ import urllib.request
 import pytest
 
 from yarn_accel.client.binding import Binding
-from yarn_accel.client.client import Call, Reply
+from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.discovery import parse_servers
 from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.client.dispatch_events import ServersFound

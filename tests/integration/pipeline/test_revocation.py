@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.integration.pipeline.conftest import MASTER
-from yarn_accel.client.client import Call, Client, Tensor
+from yarn_accel.client.calls import Call, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.errors import AccelError, AuthenticationError
 from yarn_accel.wire.credential import issue
 

@@ -5,7 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from yarn_accel.client.client import Call, Client, Reference, Reply, Tensor
+from yarn_accel.client.calls import Call, Reference, Reply, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.client.fallback import LocalExecutor
 from yarn_accel.errors import AccelError, RejectedError, StorageError
 from yarn_accel.wire import TensorSpec

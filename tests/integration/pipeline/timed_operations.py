@@ -7,8 +7,6 @@ import time
 
 from yarn_accel.operations.operation import Operation, Outcome, allocate
 
-__all__ = ["SPEED_1", "SPEED_2", "SPEED_4"]
-
 
 def _timed(speed):
     def run(arrays, params, place=allocate):

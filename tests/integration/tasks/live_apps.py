@@ -13,8 +13,6 @@ import yaml
 from tests.fixtures.yarn_site import Site
 from yarn_accel.adapters.hdfs import Store
 
-__all__ = ["assert_reported", "expected", "lines", "n_done", "output", "status", "write_app"]
-
 N_LINES = 400
 #: An ordinary streaming mapper: a line per word, a counter, a status. Given a folder, only two of them go on
 #: at once, the others when the test says so.

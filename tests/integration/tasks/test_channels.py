@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from tests.fixtures.served_tasks import ServedTasks, definition, report, served_tasks
+from yarn_accel.core.tasks.attempt_orders import AttemptId
 from yarn_accel.core.tasks.service.submission import app_document
 from yarn_accel.core.tasks.worker_messages import (
     AttemptEnd,
-    AttemptId,
     AttemptOutcome,
     AttemptPhase,
     AttemptReport,

@@ -8,8 +8,6 @@ from yarn_accel.testbed.docker_specs import CLUSTER_LABEL
 from yarn_accel.testbed.processes import mark_of
 from yarn_accel.testbed.state import ClusterPaths
 
-__all__ = ["docker", "in_the_engine"]
-
 LISTS = {
     "container": ("ps", "--all", "--format", "{{.Names}}"),
     "network": ("network", "ls", "--format", "{{.Name}}"),

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from tests.integration.worker.task_master import TaskMaster, start_worker
-from yarn_accel.core.tasks.values import AppId, Form, FormDemand, TaskId
-from yarn_accel.core.tasks.worker_messages import (
+from yarn_accel.core.tasks.attempt_orders import (
     AttemptId,
     AttemptOrder,
-    AttemptOutcome,
     InputSplit,
     OutputFile,
     TaskFolder,
     attempt_id,
 )
+from yarn_accel.core.tasks.values import AppId, Form, FormDemand, TaskId
+from yarn_accel.core.tasks.worker_messages import AttemptOutcome
 
 _JOBS = itertools.count(1)
 

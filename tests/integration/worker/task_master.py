@@ -16,11 +16,10 @@ from typing import Any
 from aiohttp import web
 
 from yarn_accel.adapters.signed_http import RequestVerifier, guarded, sender_key
+from yarn_accel.core.tasks.attempt_orders import AttemptId, AttemptOrder
 from yarn_accel.core.tasks.worker_messages import (
     MAX_REPORT_BYTES,
     AttemptEnd,
-    AttemptId,
-    AttemptOrder,
     AttemptPhase,
     OrderNumber,
     WorkerOrder,

@@ -13,14 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.worker.conftest import WorkerSite
+from yarn_accel.core.tasks.attempt_orders import InputSplit, attempt_id
 from yarn_accel.core.tasks.values import FormDemand
-from yarn_accel.core.tasks.worker_messages import (
-    AttemptOutcome,
-    AttemptPhase,
-    Counter,
-    InputSplit,
-    attempt_id,
-)
+from yarn_accel.core.tasks.worker_messages import AttemptOutcome, AttemptPhase, Counter
 
 pytestmark = pytest.mark.usefixtures("w1")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.integration.worker.conftest import WorkerSite
 from tests.integration.worker.test_attempts import is_running, pid_in, until_gone
 from tests.integration.worker.test_functions import run
-from yarn_accel.core.tasks.worker_messages import AttemptOrder
+from yarn_accel.core.tasks.attempt_orders import AttemptOrder
 
 DAEMONIZED = (
     "trap '' TERM; sleep 600 & echo $! > {0}/same; (setsid sh -c 'echo $$ > {0}/other; exec sleep 600' &) ; "

@@ -13,14 +13,9 @@ import pytest
 
 from tests.integration.worker.conftest import WorkerSite
 from tests.integration.worker.test_attempts import is_running, pid_in, until_gone
+from yarn_accel.core.tasks.attempt_orders import AttemptOrder, FunctionCall
 from yarn_accel.core.tasks.values import FormDemand
-from yarn_accel.core.tasks.worker_messages import (
-    AttemptEnd,
-    AttemptOrder,
-    AttemptOutcome,
-    Counter,
-    FunctionCall,
-)
+from yarn_accel.core.tasks.worker_messages import AttemptEnd, AttemptOutcome, Counter
 
 pytestmark = pytest.mark.usefixtures("w1")
 

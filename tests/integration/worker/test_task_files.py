@@ -13,12 +13,8 @@ import pytest
 from tests.integration.worker.conftest import WorkerSite
 from tests.integration.worker.test_attempts import pid_in
 from tests.integration.worker.test_functions import call, result
-from yarn_accel.core.tasks.worker_messages import (
-    AttemptId,
-    AttemptOrder,
-    AttemptOutcome,
-    TaskFolder,
-)
+from yarn_accel.core.tasks.attempt_orders import AttemptId, AttemptOrder, TaskFolder
+from yarn_accel.core.tasks.worker_messages import AttemptOutcome
 
 
 def again(order: AttemptOrder, number: int = 1) -> AttemptOrder:

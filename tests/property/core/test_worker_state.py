@@ -8,16 +8,14 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from yarn_accel.core.tasks.attempt_orders import AttemptId, AttemptOrder, attempt_id
 from yarn_accel.core.tasks.values import AppId, Form, FormDemand, ResourceId, TaskId
 from yarn_accel.core.tasks.worker_messages import (
     AttemptEnd,
-    AttemptId,
-    AttemptOrder,
     AttemptOutcome,
     OrderNumber,
     WorkerOrder,
     WorkerReport,
-    attempt_id,
     order_document,
     parse_order,
     parse_report,

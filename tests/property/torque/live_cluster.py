@@ -13,8 +13,6 @@ from torque_sched.policies.context import Context, starting
 from torque_sched.policies.decide import decide
 from torque_sched.policies.settings import Settings
 
-__all__ = ["LiveCluster", "Run"]
-
 
 @dataclass(frozen=True)
 class Run:

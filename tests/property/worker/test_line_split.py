@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yarn_accel.core.tasks.worker_messages import InputSplit
+from yarn_accel.core.tasks.attempt_orders import InputSplit
 from yarn_accel.errors import StorageError
 from yarn_accel.worker.line_split import split_lines
 

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from yarn_accel.client.binding import Endpoint
-from yarn_accel.client.client import Call, Client, Reference, Reply, Tensor
+from yarn_accel.client.calls import Call, Reference, Reply, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.errors import (
     AuthenticationError,
     LocalProtocolError,

@@ -1,7 +1,7 @@
 """Servers chosen per request: the agent's figures, and what this client has sent since."""
 
 from yarn_accel.client.binding import Endpoint
-from yarn_accel.client.client import Call
+from yarn_accel.client.calls import Call
 from yarn_accel.client.dispatch_policy import PerRequestPolicy
 from yarn_accel.client.rate_history import RateHistory
 from yarn_accel.client.routing_hints import RoutingHints

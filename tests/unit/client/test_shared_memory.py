@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from yarn_accel.client.client import Call, Client, Reply, Tensor
+from yarn_accel.client.calls import Call, Reply, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.client.memory import Region, ReplyPool
 from yarn_accel.client.shared_memory import SharedMemory
 from yarn_accel.errors import LocalProtocolError, RejectedError, RemoteProtocolError, UnavailableError

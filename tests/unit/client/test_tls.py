@@ -7,7 +7,8 @@ import subprocess
 import pytest
 
 from yarn_accel.client.binding import Endpoint
-from yarn_accel.client.client import Call, Client, Reply, Tensor
+from yarn_accel.client.calls import Call, Reply, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.errors import AuthenticationError, UnavailableError
 from yarn_accel.wire import TensorSpec
 from yarn_accel.wire.credential import issue

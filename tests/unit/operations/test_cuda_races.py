@@ -38,7 +38,7 @@ def plant(monkeypatch, old, new):
     monkeypatch.setitem(sys.modules, "planted", copy)
     exec(compile(text.replace(old, new), "planted", "exec"), copy.__dict__)
     for user in (cuda_linalg, cuda_products, cuda_solution):
-        for name in set(cuda_streams.__all__) & vars(user).keys():
+        for name in [name for name, value in vars(user).items() if vars(cuda_streams).get(name) is value]:
             monkeypatch.setattr(user, name, getattr(copy, name))
 
 

@@ -2,8 +2,6 @@
 
 from yarn_accel.pipeline.counters import Counters
 
-__all__ = ["statistics"]
-
 
 def statistics(uptime_s=10.0, n_done=20, **other):
     counters = Counters()

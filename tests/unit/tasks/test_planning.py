@@ -2,8 +2,8 @@
 
 import pytest
 
+from yarn_accel.core.tasks.attempt_orders import InputSplit
 from yarn_accel.core.tasks.values import AppFigures, Form, FormDemand, FormFigures
-from yarn_accel.core.tasks.worker_messages import InputSplit
 from yarn_accel.errors import ConfigError
 from yarn_accel.storage import Store
 from yarn_accel.tasks import parse_app, plan_app

@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack
 
-__all__ = ["held_port"]
-
 
 def held_port(stack: ExitStack) -> int:
     """A port that nobody else is given: held, but not listened on, until the stack ends."""

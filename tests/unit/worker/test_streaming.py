@@ -2,16 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from yarn_accel.core.tasks.attempt_orders import AttemptOrder, InputSplit, OutputFile, attempt_id
 from yarn_accel.core.tasks.values import AppId, Form, FormDemand, TaskId
-from yarn_accel.core.tasks.worker_messages import (
-    MAX_COUNTERS,
-    MAX_LINE,
-    AttemptOrder,
-    Counter,
-    InputSplit,
-    OutputFile,
-    attempt_id,
-)
+from yarn_accel.core.tasks.worker_messages import MAX_COUNTERS, MAX_LINE, Counter
 from yarn_accel.worker.attempt_log import LogFolder
 from yarn_accel.worker.streaming import ErrorLines, streaming_environment
 

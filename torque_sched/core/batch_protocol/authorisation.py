@@ -12,17 +12,6 @@ from dataclasses import dataclass
 
 from torque_sched.errors import ProtocolError
 
-__all__ = [
-    "ACTIVE_SERVER_QUESTION",
-    "MOST_LINE_BYTES",
-    "Authorisation",
-    "AuthorisationAnswer",
-    "decode_answer",
-    "decode_authorisation",
-    "encode_answer",
-    "encode_authorisation",
-]
-
 MOST_LINE_BYTES = 4096
 ACTIVE_SERVER_QUESTION = b"2|"
 """Asks trqauthd for the active server; the answer's text is its name, ``0|4|head|15001|``."""

@@ -31,16 +31,6 @@ from torque_sched.core.batch_protocol.messages import (
 )
 from torque_sched.errors import ForeignProtocolError, ProtocolError, UnknownRequestError
 
-__all__ = [
-    "REPLY_BOUNDS",
-    "REQUEST_BOUNDS",
-    "KnownObjects",
-    "MessageBounds",
-    "ReplyDecoder",
-    "RequestDecoder",
-    "as_they_are",
-]
-
 M = TypeVar("M")
 T = TypeVar("T")
 U = TypeVar("U")

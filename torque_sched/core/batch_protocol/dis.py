@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from torque_sched.errors import ProtocolError
 
-__all__ = ["Garbled", "Incomplete", "encode_number", "encode_string", "read_number", "read_string"]
-
 _PLUS, _MINUS, _ZERO, _NINE = b"+-09"
 _MOST_DIGITS = 20
 _MOST_COUNTS = 4

@@ -13,31 +13,6 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 from torque_sched.core.batch_protocol.dis import encode_number, encode_string
 from torque_sched.errors import ProtocolError
 
-__all__ = [
-    "PROTOCOL_TYPE",
-    "PROTOCOL_VERSION",
-    "Attribute",
-    "AuthenticateUser",
-    "DeleteJob",
-    "Disconnect",
-    "ErrorCode",
-    "ModifyJob",
-    "ObjectType",
-    "Operator",
-    "Reply",
-    "ReplyKind",
-    "Request",
-    "RequestType",
-    "RunJob",
-    "SelectJobs",
-    "SelectStatus",
-    "Status",
-    "StatusObject",
-    "encode_reply",
-    "encode_request",
-    "wanted",
-]
-
 PROTOCOL_TYPE = 2
 PROTOCOL_VERSION = 2
 T = TypeVar("T")

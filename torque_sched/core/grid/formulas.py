@@ -15,8 +15,6 @@ from itertools import pairwise
 
 from torque_sched.errors import ConfigError
 
-__all__ = ["SPLIT_FORMULAS", "SplitCost", "SplitFormula", "check_formula", "register_formula"]
-
 SplitFormula = Callable[[int, float], float]
 """``(f, p) -> T'/T`` for f >= 1 blocks and the overhead factor p >= 0."""
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-__all__ = ["Block", "FreeTable", "Mode", "Plan", "Request", "Table", "Way"]
-
 
 class Table(Protocol):
     """What can be had in one place over future time."""

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 from torque_sched.core.grid.model import FreeTable, Table
 
-__all__ = ["Look", "fewest_blocks", "look_at", "one_block", "split_blocks"]
-
 
 def fewest_blocks(capacities: Sequence[int], procs: int) -> int:
     """Into how many blocks a job must be split at least; 0 when all clusters together cannot hold it."""

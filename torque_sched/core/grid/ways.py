@@ -14,8 +14,6 @@ from torque_sched.core.grid.formulas import SplitCost
 from torque_sched.core.grid.model import Block, FreeTable, Plan, Request, Way
 from torque_sched.core.grid.search import Look, fewest_blocks, look_at, one_block, split_blocks
 
-__all__ = ["Place", "block_cap", "choose", "offer", "split_over"]
-
 _NOTHING = Plan(math.inf, math.inf, math.inf, ())
 
 

@@ -15,8 +15,6 @@ from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
 from torque_sched.errors import ModelError
 
-__all__ = ["Codec"]
-
 _TEXT_CAP = 300_000
 _ITEMS_CAP = 100_000
 

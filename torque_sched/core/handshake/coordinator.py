@@ -39,23 +39,6 @@ from torque_sched.core.handshake.messages import (
 from torque_sched.core.handshake.tokens import Claim, Instant, Piece, SiteId, Token
 from torque_sched.errors import ModelError
 
-__all__ = [
-    "Abort",
-    "Ask",
-    "Candidate",
-    "Coordinator",
-    "CoordinatorCommand",
-    "CoordinatorEvent",
-    "CoordinatorLimits",
-    "CoordinatorState",
-    "Drain",
-    "Failure",
-    "GaveUp",
-    "Phase",
-    "Placed",
-    "Setback",
-]
-
 
 class Phase(Enum):
     """How far the job's placing is."""

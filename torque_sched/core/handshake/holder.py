@@ -39,24 +39,6 @@ from torque_sched.core.handshake.messages import (
 )
 from torque_sched.core.handshake.tokens import Claim, Instant, Piece, SiteId, Token
 
-__all__ = [
-    "Books",
-    "Closed",
-    "Ended",
-    "Freed",
-    "Grant",
-    "Granted",
-    "Holder",
-    "HolderCommand",
-    "HolderEvent",
-    "HolderLimits",
-    "HolderState",
-    "Persist",
-    "Send",
-    "Spare",
-    "Taken",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class HolderLimits:

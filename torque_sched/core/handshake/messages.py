@@ -19,26 +19,6 @@ from enum import Enum
 from torque_sched.core.handshake.tokens import Claim, SiteId, Token, checked_text
 from torque_sched.errors import ModelError
 
-__all__ = [
-    "SKEW_CAP_S",
-    "VERSION",
-    "Commit",
-    "Committed",
-    "Confirm",
-    "From",
-    "Gone",
-    "Message",
-    "NotReady",
-    "Query",
-    "Ready",
-    "Refusal",
-    "Release",
-    "Released",
-    "Reply",
-    "Tick",
-    "TokenMessage",
-]
-
 VERSION = 1
 SKEW_CAP_S = 1.0
 _LEASE_CAP_S = 3600.0

@@ -13,8 +13,6 @@ from typing import NewType
 
 from torque_sched.errors import ModelError
 
-__all__ = ["ATTEMPT_CAP", "PIECES_CAP", "Claim", "Instant", "Piece", "SiteId", "Token", "checked_text"]
-
 SiteId = NewType("SiteId", str)
 
 ATTEMPT_CAP = 1_000_000

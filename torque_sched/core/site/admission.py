@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from torque_sched.core.handshake import Claim, Grant, SiteId, Token
 from torque_sched.errors import ModelError
 
-__all__ = ["Admission", "Denial", "PeerRules"]
-
 
 @dataclass(frozen=True, slots=True)
 class PeerRules:

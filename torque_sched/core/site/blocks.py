@@ -33,19 +33,6 @@ from torque_sched.core.handshake.messages import TokenMessage
 from torque_sched.core.handshake.tokens import checked_text
 from torque_sched.errors import ModelError
 
-__all__ = [
-    "BLOCKS_CAP",
-    "SCRIPT_CAP",
-    "SITE_WIRE",
-    "BlockReport",
-    "BlockState",
-    "Go",
-    "HomeMessage",
-    "Look",
-    "SiteMessage",
-    "Submit",
-]
-
 BLOCKS_CAP = 64
 """Blocks of one job."""
 SCRIPT_CAP = 256 * 1024

@@ -63,8 +63,6 @@ from torque_sched.core.site.guest_values import (
     TurnAway,
 )
 
-__all__ = ["Guest"]
-
 _WAITING = frozenset({BlockState.SUBMITTING, BlockState.SUBMITTED, BlockState.READY})
 """Before `Go`."""
 _DEFAULTS = GuestLimits()

@@ -19,26 +19,6 @@ from torque_sched.core.handshake import (
 )
 from torque_sched.core.site.blocks import BlockState
 
-__all__ = [
-    "Arrived",
-    "Block",
-    "BlockEnded",
-    "BlockFailed",
-    "BlockSubmitted",
-    "FindBlock",
-    "GuestCommand",
-    "GuestEvent",
-    "GuestLimits",
-    "GuestState",
-    "JobOver",
-    "Kept",
-    "KillBlock",
-    "OpenBarrier",
-    "RunBlock",
-    "StageTrouble",
-    "TurnAway",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class GuestLimits:

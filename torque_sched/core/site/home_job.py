@@ -44,22 +44,6 @@ from torque_sched.core.handshake import (
 )
 from torque_sched.core.site.blocks import BlockReport, BlockState, Go, Look
 
-__all__ = [
-    "BlockView",
-    "Cancel",
-    "Dropped",
-    "Finished",
-    "HomeCommand",
-    "HomeEvent",
-    "HomeJob",
-    "HomeLimits",
-    "HomeState",
-    "Requeue",
-    "Sooner",
-    "Stage",
-    "SubmitBlock",
-]
-
 
 class Stage(Enum):
     """Where the job is, as its home sees it."""

@@ -10,8 +10,6 @@ from torque_sched.policies.cycle import Cycle
 from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.refusals import Refusal
 
-__all__ = ["Breaking"]
-
 
 class Breaking:
     """Finds causes in one cycle."""

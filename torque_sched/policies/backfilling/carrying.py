@@ -16,8 +16,6 @@ from torque_sched.policies.backfilling.live_table import LiveTable
 from torque_sched.policies.backfilling.node_needs import Needs
 from torque_sched.policies.backfilling.node_table import NodeNeed, NodeSpot
 
-__all__ = ["Carried", "put_off", "retake"]
-
 
 @dataclass(eq=False, slots=True)
 class Carried:

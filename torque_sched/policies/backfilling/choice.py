@@ -23,8 +23,6 @@ from torque_sched.policies.backfilling.scheduler import Backfilling
 from torque_sched.policies.backfilling.selective import Selective
 from torque_sched.policies.backfilling.settings import Bounds
 
-__all__ = ["new_policy"]
-
 
 class _InTurn(FirstCome):
     """By the position in the order of turns."""

@@ -30,8 +30,6 @@ from torque_sched.policies.backfilling.settings import Bounds
 from torque_sched.policies.backfilling.state import State
 from torque_sched.policies.backfilling.table import Spot, Table
 
-__all__ = ["Conservative"]
-
 N = TypeVar("N")
 S = TypeVar("S", bound=Spot)
 

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from torque_sched.core.availability import Availability
 
-__all__ = ["CountSpot", "CountTable"]
-
 
 class CountSpot(NamedTuple):
     """So many processors during [start_s, end_s)."""

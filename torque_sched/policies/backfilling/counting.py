@@ -14,9 +14,6 @@ from torque_sched.core.availability import Availability
 from torque_sched.policies.backfilling.node_steps import SLOTS
 from torque_sched.policies.backfilling.node_table import NodeTable
 
-__all__ = ["Counts"]
-
-
 _COARSE_S = 600.0
 """An estimate to ten minutes: the steps stay few."""
 

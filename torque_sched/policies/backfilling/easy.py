@@ -21,8 +21,6 @@ from torque_sched.policies.backfilling.settings import Bounds
 from torque_sched.policies.backfilling.state import State
 from torque_sched.policies.backfilling.table import Spot, Table
 
-__all__ = ["Easy"]
-
 N = TypeVar("N")
 S = TypeVar("S", bound=Spot)
 

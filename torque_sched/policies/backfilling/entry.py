@@ -9,8 +9,6 @@ from torque_sched.policies.backfilling.events import BatchJob, Promise
 from torque_sched.policies.backfilling.state import RunningJob, WaitingJob
 from torque_sched.policies.backfilling.table import Spot
 
-__all__ = ["Entry", "by_arrival", "by_rank"]
-
 N = TypeVar("N")
 S = TypeVar("S", bound=Spot)
 

@@ -9,8 +9,6 @@ from torque_sched.policies.backfilling.events import BatchJob, JobKey
 from torque_sched.policies.predict.estimate import Predictor
 from torque_sched.policies.predict.fingerprint import Fingerprint
 
-__all__ = ["CORRECTIONS_S", "Estimates", "ExactEstimates", "LearnedEstimates", "UserEstimates"]
-
 CORRECTIONS_S = (60, 300, 900, 1800, 3600, 7200, 18_000, 36_000, 72_000, 180_000, 360_000)
 """What a wrong prediction is raised by, time after time (Tsafrir, Etsion, Feitelson 2007, gradual steps)."""
 

@@ -12,27 +12,6 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-__all__ = [
-    "BatchJob",
-    "Began",
-    "BreakReason",
-    "Broken",
-    "Cancelled",
-    "Ended",
-    "Event",
-    "Held",
-    "JobKey",
-    "Outcome",
-    "Overran",
-    "Promise",
-    "Released",
-    "ReservationDropped",
-    "ReservationMade",
-    "Reshaped",
-    "Started",
-    "Submitted",
-]
-
 N = TypeVar("N")
 S = TypeVar("S")
 

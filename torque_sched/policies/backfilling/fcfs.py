@@ -8,8 +8,6 @@ from torque_sched.policies.backfilling.entry import Entry
 from torque_sched.policies.backfilling.scheduler import Backfilling
 from torque_sched.policies.backfilling.table import Spot
 
-__all__ = ["Fcfs"]
-
 N = TypeVar("N")
 S = TypeVar("S", bound=Spot)
 

@@ -9,8 +9,6 @@ from torque_sched.core.states import JobState
 from torque_sched.policies.backfilling.estimate import CORRECTIONS_S
 from torque_sched.policies.context import Predictions
 
-__all__ = ["Lengths"]
-
 _COARSE_S = 2.0
 _OVERRUN_S = 60.0
 """A job past its walltime is about to be ended by its mom."""

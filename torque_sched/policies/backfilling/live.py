@@ -39,8 +39,6 @@ from torque_sched.policies.shares import merged
 from torque_sched.policies.start_words import expected_words, guaranteed_words
 from torque_sched.policies.why import kept_words
 
-__all__ = ["LivePlan"]
-
 
 class LivePlan:
     """The plan of one cycle; made for it and used up by it."""

@@ -19,8 +19,6 @@ from torque_sched.policies.backfilling.node_table import NodeNeed, NodeSpot, Nod
 from torque_sched.policies.needs import Piece, Shape
 from torque_sched.policies.search import Placed, Search, Who
 
-__all__ = ["Candidate", "LiveTable"]
-
 
 @dataclass(eq=False, slots=True)
 class Candidate:

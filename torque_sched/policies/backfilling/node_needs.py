@@ -16,8 +16,6 @@ from torque_sched.policies.needs import Fit, Piece, Shape
 from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.search import Search
 
-__all__ = ["Needs"]
-
 
 class Needs:
     """The needs of one cycle."""

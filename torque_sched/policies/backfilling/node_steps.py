@@ -16,8 +16,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BITS", "GPUS", "MEMORY", "N_AMOUNTS", "PLANNED", "PLENTY", "SLOTS", "SWAP", "NodeSteps"]
-
 SLOTS, GPUS, MEMORY, SWAP, BITS, PLANNED = range(6)
 N_AMOUNTS = 6
 PLENTY = 1 << 60

@@ -33,8 +33,6 @@ from torque_sched.policies.backfilling.node_steps import (
     Times,
 )
 
-__all__ = ["NodeNeed", "NodeSpot", "NodeTable", "NodesChanged", "Part", "Room"]
-
 _MOST_LEVELS = 16
 _MOST_TRIES = 64
 

@@ -32,8 +32,6 @@ from torque_sched.policies.ledger import Held, Ledger
 from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.refusals import Refusal
 
-__all__ = ["KeptOut", "capacity_of", "occupy"]
-
 _PASSING_S = 600.0
 _MOST_BITS = 58
 _DEDICATED, _ORDINARY = 1 << 58, 1 << 59

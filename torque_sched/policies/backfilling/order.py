@@ -8,8 +8,6 @@ from typing import Any, Protocol
 from torque_sched.policies.backfilling.events import BatchJob
 from torque_sched.policies.fair_share import decayed
 
-__all__ = ["ByFairShare", "ByPriority", "FirstCome", "Order", "ShortestFirst"]
-
 
 class Order(Protocol):
     """Ranks waiting jobs; equal ranks go in the order of submission."""

@@ -46,8 +46,6 @@ from torque_sched.policies.backfilling.settings import Bounds
 from torque_sched.policies.backfilling.state import KeptReservation, RunningJob, State, WaitingJob
 from torque_sched.policies.backfilling.table import Spot, Table
 
-__all__ = ["Backfilling"]
-
 N = TypeVar("N")
 S = TypeVar("S", bound=Spot)
 

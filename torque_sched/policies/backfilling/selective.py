@@ -17,8 +17,6 @@ from torque_sched.policies.backfilling.order import Order
 from torque_sched.policies.backfilling.settings import Bounds
 from torque_sched.policies.backfilling.table import Spot, Table
 
-__all__ = ["Selective", "expansion_factor"]
-
 N = TypeVar("N")
 S = TypeVar("S", bound=Spot)
 

@@ -25,8 +25,6 @@ from torque_sched.policies.settings import Settings
 if TYPE_CHECKING:
     from torque_sched.policies.backfilling.live import LivePlan
 
-__all__ = ["FreeNode", "PlannedStart", "showbf", "showstart"]
-
 _NAMED = 4
 
 

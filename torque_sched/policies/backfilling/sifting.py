@@ -11,8 +11,6 @@ from torque_sched.core.reasons import Reason
 from torque_sched.policies.backfill import FcfsBackfill, PlanningBackfill
 from torque_sched.policies.cycle import Cycle
 
-__all__ = ["Sifted", "sift"]
-
 
 @dataclass(frozen=True, slots=True)
 class Sifted:

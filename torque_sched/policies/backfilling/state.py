@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 
 from torque_sched.policies.backfilling.events import BatchJob
 
-__all__ = ["KeptReservation", "RunningJob", "State", "WaitingJob"]
-
 N = TypeVar("N")
 S = TypeVar("S")
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-__all__ = ["Spot", "Table"]
-
 
 class Spot(Protocol):
     """A place in the table: what is held, and during [start_s, end_s). A value, equal if all is equal."""

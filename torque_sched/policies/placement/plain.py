@@ -11,8 +11,6 @@ from torque_sched.policies.needs import Piece
 from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.scoring import Scorer
 
-__all__ = ["FirstFitPlacement", "LoadAveragePlacement", "RoundRobinPlacement"]
-
 
 @dataclass(frozen=True, slots=True)
 class FirstFitPlacement:

@@ -11,8 +11,6 @@ from torque_sched.policies.needs import Piece
 from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.scoring import Scorer
 
-__all__ = ["GPU_LAYOUTS", "ProjectedPlacement"]
-
 GPU_LAYOUTS = {"balance": 0.0, "pack": 1.0, "spread": -1.0}
 """How jobs with GPUs are laid out, with the sign of free GPUs left over on their node."""
 

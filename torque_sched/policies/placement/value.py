@@ -14,8 +14,6 @@ from torque_sched.policies.needs import Piece
 from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.scoring import Scorer
 
-__all__ = ["NORMALISERS", "ValuePlacement", "residual"]
-
 NORMALISERS = ("capacity", "frequency")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 
-__all__ = ["UpperBound"]
-
 _KEPT = 400
 _STEP = 0.01
 _GROWTH = 2.0

@@ -17,8 +17,6 @@ from torque_sched.policies.predict.fingerprint import Fingerprint, Key
 from torque_sched.policies.predict.seed import SeedPredictor
 from torque_sched.policies.predict.window import RULES, Window
 
-__all__ = ["ChainPredictor", "ChainSettings"]
-
 _LEVEL_DECAY = 0.999
 #: An error no smaller than this, or a rule that was exact twice would outvote everybody.
 _FLOOR = 1e-3

@@ -6,8 +6,6 @@ import math
 
 from torque_sched.errors import ModelError
 
-__all__ = ["finite"]
-
 
 def finite(value: float) -> float:
     """The value itself.

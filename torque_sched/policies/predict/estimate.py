@@ -7,8 +7,6 @@ from typing import Protocol
 
 from torque_sched.policies.predict.fingerprint import Fingerprint
 
-__all__ = ["Estimate", "Predictor"]
-
 
 @dataclass(frozen=True, slots=True)
 class Estimate:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Fingerprint", "Key"]
-
 #: One level of a chain: its name, then what must be equal.
 Key = tuple[str, ...]
 

@@ -9,8 +9,6 @@ from torque_sched.policies.predict.chain import ChainPredictor
 from torque_sched.policies.predict.estimate import Predictor
 from torque_sched.policies.predict.seed import SeedPredictor
 
-__all__ = ["PREDICTORS", "new_predictor"]
-
 PREDICTORS: dict[str, Callable[[], Predictor]] = {"chain": ChainPredictor, "seed": SeedPredictor}
 
 

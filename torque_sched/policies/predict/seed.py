@@ -10,8 +10,6 @@ from torque_sched.policies.predict.checks import finite
 from torque_sched.policies.predict.estimate import Estimate
 from torque_sched.policies.predict.fingerprint import Fingerprint
 
-__all__ = ["SeedPredictor"]
-
 
 class SeedPredictor:
     """PREDICT to the letter: matched, N = 0, N = 1, N > 1 with L and L1.

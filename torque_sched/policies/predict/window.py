@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["RULES", "Window"]
-
 #: In the order of `Window.answers`.
 RULES = ("last", "median of last 3", "moving average", "median of last 10")
 _LENGTH = 10

@@ -9,8 +9,6 @@ from torque_sched.sim.grid.layout import Layout
 from torque_sched.sim.grid.outcome import GridRun, Ran
 from torque_sched.sim.grid.simulator import GridSettings, cap_of
 
-__all__ = ["problems"]
-
 _MOST_NAMED = 20
 
 

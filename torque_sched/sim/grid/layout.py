@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from torque_sched.errors import ConfigError
 
-__all__ = ["PRESETS", "Layout", "parse_layout"]
-
 Layout = tuple[tuple[int, ...], ...]
 """For each site the processors of its clusters."""
 

@@ -55,8 +55,6 @@ from torque_sched.sim.grid.outcome import GridRun, Ran
 from torque_sched.sim.grid.simulator import GridSettings, cap_of, places_of
 from torque_sched.sim.workload import TraceJob
 
-__all__ = ["LinkSettings", "simulate_messages"]
-
 _MAX_DELAY_S = 0.5
 """The handshake takes messages later than a second for a wrong clock."""
 _LIMITS = HolderLimits(ahead_s=math.inf, length_s=math.inf, per_home=1_000_000, forget_s=60.0)

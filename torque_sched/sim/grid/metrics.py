@@ -16,8 +16,6 @@ from torque_sched.core.grid.model import Way
 from torque_sched.sim.grid.layout import Layout
 from torque_sched.sim.grid.outcome import GridRun, Ran
 
-__all__ = ["GridFigures", "SiteFigures", "figures_of"]
-
 _FLOOR_S = 10.0
 """Of the bounded slowdown."""
 

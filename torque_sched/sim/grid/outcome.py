@@ -10,8 +10,6 @@ from typing import NamedTuple
 from torque_sched.core.grid.model import Plan, Way
 from torque_sched.sim.workload import TraceJob
 
-__all__ = ["GridRun", "Ran"]
-
 
 class Ran(NamedTuple):
     """One job of the run; it starts and ends at all its blocks together."""

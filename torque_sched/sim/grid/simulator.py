@@ -27,8 +27,6 @@ from torque_sched.sim.grid.layout import Layout
 from torque_sched.sim.grid.outcome import GridRun, Ran
 from torque_sched.sim.workload import TraceJob
 
-__all__ = ["GridSettings", "cap_of", "places_of", "simulate_grid"]
-
 
 @dataclass(frozen=True, slots=True)
 class GridSettings:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from yarn_accel.errors import ConfigError
 
-__all__ = ["Address", "ResourceManagerAddresses"]
-
 _PREFIX = "yarn.resourcemanager."
 _KEYS = {
     "client": ("address", 8032),

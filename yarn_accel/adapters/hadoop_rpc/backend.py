@@ -32,8 +32,6 @@ from yarn_accel.adapters.hadoop_rpc.service_messages import (
     StopContainersResponse,
 )
 
-__all__ = ["ApplicationMaster", "NodeManager", "ResourceManager"]
-
 
 class ResourceManager(Protocol):
     """The ResourceManager as clients and operators see it."""

@@ -16,8 +16,6 @@ from yarn_accel.adapters.hadoop_rpc.protobuf import decode_delimited
 from yarn_accel.client.writable import decode_number, encode_number, n_bytes_after
 from yarn_accel.errors import AuthenticationError, LocalProtocolError, RemoteProtocolError
 
-__all__ = ["AM_RM_KIND", "NODE_KIND", "TokenFile", "read_token_file", "write_token_file"]
-
 AM_RM_KIND = "YARN_AM_RM_TOKEN"
 NODE_KIND = "NMToken"
 _MAGIC = b"HDTS"

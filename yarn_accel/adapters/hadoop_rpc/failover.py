@@ -21,8 +21,6 @@ from yarn_accel.adapters.hadoop_rpc.rpc_errors import BusyError, ConnectionLostE
 from yarn_accel.adapters.hadoop_rpc.transport import RpcConnection, RpcSettings
 from yarn_accel.errors import ConfigError, UnavailableError
 
-__all__ = ["Patience", "RpcService"]
-
 logger = logging.getLogger(__name__)
 
 Q = TypeVar("Q")

@@ -35,17 +35,6 @@ from yarn_accel.adapters.hadoop_rpc.rpc_errors import error_of_response
 from yarn_accel.adapters.hadoop_rpc.sasl import TokenLogin
 from yarn_accel.errors import AccelError, LocalProtocolError, RemoteProtocolError
 
-__all__ = [
-    "MAX_FRAME_BYTES",
-    "CallAnswered",
-    "CallFailed",
-    "Identity",
-    "LoggedIn",
-    "RpcClientProtocol",
-    "RpcEvent",
-    "User",
-]
-
 MAX_FRAME_BYTES = 64 << 20
 _VERSION = 9
 _AUTH_SIMPLE, _AUTH_SASL = 0x00, 0xDF

@@ -8,24 +8,6 @@ from enum import IntEnum
 
 from yarn_accel.adapters.hadoop_rpc.protobuf import binary, enum, message, sint32, string, uint32, uint64
 
-__all__ = [
-    "ConnectionContext",
-    "CredentialsEntry",
-    "MethodHeader",
-    "RequestHeader",
-    "ResponseHeader",
-    "RpcErrorCode",
-    "RpcKind",
-    "RpcOperation",
-    "RpcStatus",
-    "SaslAuth",
-    "SaslMessage",
-    "SaslState",
-    "StoredCredentials",
-    "Token",
-    "UserInformation",
-]
-
 
 class RpcKind(IntEnum):
     """How a request is serialized."""

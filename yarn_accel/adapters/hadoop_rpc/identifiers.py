@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from yarn_accel.adapters.hadoop_rpc.protobuf import int32, int64, message, string
 from yarn_accel.errors import ConfigError
 
-__all__ = ["ApplicationId", "AttemptId", "ContainerId", "NodeId"]
-
 _EPOCH_SHIFT = 40
 _APPLICATION = re.compile(r"application_(\d{1,19})_(\d{1,10})", re.ASCII)
 _ATTEMPT = re.compile(r"appattempt_(\d{1,19})_(\d{1,10})_(\d{1,10})", re.ASCII)

@@ -12,29 +12,6 @@ from typing import Any, Generic, TypeVar
 
 from yarn_accel.adapters.hadoop_rpc import service_messages as messages
 
-__all__ = [
-    "ADMINISTRATION",
-    "ALLOCATE",
-    "ALL_METHODS",
-    "APPLICATION_CLIENT",
-    "APPLICATION_MASTER",
-    "CONTAINER_MANAGEMENT",
-    "FINISH",
-    "GET_APPLICATIONS",
-    "GET_APPLICATION_REPORT",
-    "GET_CLUSTER_NODES",
-    "GET_CONTAINER_STATUSES",
-    "GET_NEW_APPLICATION",
-    "KILL_APPLICATION",
-    "MAP_ATTRIBUTES",
-    "REGISTER",
-    "START_CONTAINERS",
-    "STOP_CONTAINERS",
-    "SUBMIT_APPLICATION",
-    "UPDATE_NODE_RESOURCE",
-    "Method",
-]
-
 APPLICATION_CLIENT = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
 APPLICATION_MASTER = "org.apache.hadoop.yarn.api.ApplicationMasterProtocolPB"
 CONTAINER_MANAGEMENT = "org.apache.hadoop.yarn.api.ContainerManagementProtocolPB"

@@ -48,8 +48,6 @@ from yarn_accel.adapters.hadoop_rpc.service_messages import (
 from yarn_accel.adapters.hadoop_rpc.transport import RpcSettings
 from yarn_accel.errors import AuthenticationError, LocalProtocolError, RejectedError
 
-__all__ = ["NativeApplicationMaster", "NativeResourceManager"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -25,8 +25,6 @@ from yarn_accel.adapters.hadoop_rpc.service_messages import (
 from yarn_accel.adapters.hadoop_rpc.transport import RpcSettings
 from yarn_accel.errors import AuthenticationError
 
-__all__ = ["NativeNodeManager"]
-
 Q = TypeVar("Q")
 A = TypeVar("A")
 

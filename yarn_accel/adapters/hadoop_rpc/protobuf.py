@@ -28,30 +28,6 @@ from typing import Any, TypeVar
 
 from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = [
-    "MAX_DEPTH",
-    "MAX_FIELDS",
-    "FieldSpec",
-    "FieldType",
-    "binary",
-    "boolean",
-    "decode",
-    "decode_delimited",
-    "delimited",
-    "encode",
-    "enum",
-    "float32",
-    "int32",
-    "int64",
-    "message",
-    "schema_of",
-    "sint32",
-    "string",
-    "uint32",
-    "uint64",
-    "varint",
-]
-
 MAX_DEPTH = 24
 MAX_FIELDS = 1 << 21
 _MAX_NUMBER = (1 << 29) - 1

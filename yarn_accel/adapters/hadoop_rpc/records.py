@@ -26,41 +26,6 @@ from yarn_accel.adapters.hadoop_rpc.protobuf import (
 from yarn_accel.errors import ConfigError, StorageError
 from yarn_accel.uris import split_authority, split_uri
 
-__all__ = [
-    "ANY_HOST",
-    "ApplicationReport",
-    "ApplicationState",
-    "ContainerState",
-    "ContainerStatus",
-    "ExitStatus",
-    "FinalStatus",
-    "LaunchContext",
-    "LocalResource",
-    "LocalResourceType",
-    "LocalResourceVisibility",
-    "LogAggregation",
-    "NamedBytes",
-    "NamedResource",
-    "NamedText",
-    "NodeAttribute",
-    "NodeAttributeKey",
-    "NodeAttributeType",
-    "NodeReport",
-    "NodeState",
-    "NodeToken",
-    "Priority",
-    "ResourceAmount",
-    "ResourceRequest",
-    "ResourceType",
-    "ResourceTypeKind",
-    "RetryContext",
-    "RetryPolicy",
-    "Url",
-    "YarnContainer",
-    "YarnResource",
-    "pinned",
-]
-
 ANY_HOST = "*"
 _MEMORY, _VCORES = "memory-mb", "vcores"
 

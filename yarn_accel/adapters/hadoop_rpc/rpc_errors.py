@@ -24,21 +24,6 @@ from yarn_accel.adapters.hadoop_rpc.header_messages import ResponseHeader, RpcSt
 from yarn_accel.adapters.hadoop_rpc.service_messages import SerializedException
 from yarn_accel.errors import AccelError, AuthenticationError, RejectedError, UnavailableError
 
-__all__ = [
-    "LOGIN_CURE",
-    "AlreadyRegisteredError",
-    "ApplicationGoneError",
-    "AttemptGoneError",
-    "BusyError",
-    "ConnectionLostError",
-    "NotRegisteredError",
-    "RemoteCallError",
-    "StandbyError",
-    "UnsupportedLoginError",
-    "error_of_exception",
-    "error_of_response",
-]
-
 LOGIN_CURE = (
     "`yarn-accel` needs hadoop.security.authentication: simple and hadoop.rpc.protection: authentication; "
     "Kerberos, integrity and privacy are not supported"

@@ -18,8 +18,6 @@ from yarn_accel.adapters.hadoop_rpc.header_messages import SaslAuth, SaslMessage
 from yarn_accel.adapters.hadoop_rpc.rpc_errors import LOGIN_CURE, UnsupportedLoginError
 from yarn_accel.errors import AuthenticationError, RemoteProtocolError
 
-__all__ = ["DigestMd5", "TokenLogin"]
-
 DIGEST_MD5 = "DIGEST-MD5"
 MAX_CHALLENGE_BYTES = 4096
 MAX_STEPS = 8

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from yarn_accel.adapters.hadoop_rpc.identifiers import AttemptId, NodeId
 from yarn_accel.adapters.hadoop_rpc.protobuf import int32, message, string
 
-__all__ = ["AmRmIdentifier", "NodeIdentifier"]
-
 
 @dataclass(frozen=True, slots=True)
 class AmRmIdentifier:

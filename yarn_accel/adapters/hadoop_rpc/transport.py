@@ -24,8 +24,6 @@ from yarn_accel.adapters.hadoop_rpc.protobuf import decode_delimited, encode
 from yarn_accel.adapters.hadoop_rpc.rpc_errors import ConnectionLostError
 from yarn_accel.errors import AccelError, RemoteProtocolError
 
-__all__ = ["RpcConnection", "RpcSettings"]
-
 logger = logging.getLogger(__name__)
 _CHUNK_BYTES = 1 << 18
 

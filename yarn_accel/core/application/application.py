@@ -43,8 +43,6 @@ from yarn_accel.core.application.views import (
 )
 from yarn_accel.core.binding.events import BindingPolicy
 
-__all__ = ["Application", "NodeAssignment"]
-
 #: The timer of the application itself; those of nodes bear their names.
 _SELF = ""
 #: Timers that fire in one event, some 30 us each: ten thousand at once would delay everything else.

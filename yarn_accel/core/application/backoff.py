@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from yarn_accel.core.application.settings import Settings
 
-__all__ = ["Backoff"]
-
 _N_REFUSALS = 3
 
 

@@ -25,8 +25,6 @@ from yarn_accel.core.binding.events import (
     WeightChanged,
 )
 
-__all__ = ["Bindings", "NodeBinding", "NodeKind"]
-
 _FIRST_OF_ATTEMPT = 32
 #: Servers of other racks that a node of a rack without one may use.
 _N_FALLBACK = 8

@@ -17,8 +17,6 @@ from yarn_accel.core.application.slots import SlotManager, SlotMode
 from yarn_accel.core.application.timers import NEVER, Timers
 from yarn_accel.core.binding.events import BindingPolicy
 
-__all__ = ["ClusterState"]
-
 
 class ClusterState:
     """The state, and the commands that follow from the current event.

@@ -11,21 +11,6 @@ from dataclasses import dataclass
 
 from yarn_accel.core.application.events import ContainerRef
 
-__all__ = [
-    "CancelRequest",
-    "Command",
-    "LaunchContainer",
-    "PublishBindings",
-    "QueryContainer",
-    "Register",
-    "ReleaseContainer",
-    "RequestContainer",
-    "SetSlots",
-    "SetTimer",
-    "StopContainer",
-    "Unregister",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Register:

@@ -26,8 +26,6 @@ from yarn_accel.core.application.roles import RestartPolicy
 from yarn_accel.core.application.settings import Settings
 from yarn_accel.core.application.timers import NEVER
 
-__all__ = ["ContainerManager"]
-
 #: Ids of ended containers remembered: a few of each node of a large cluster.
 _N_ENDED = 65536
 _FIRST_OF_ATTEMPT = 32

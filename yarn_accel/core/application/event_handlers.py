@@ -11,8 +11,6 @@ from yarn_accel.core.application.cluster_state import ClusterState
 from yarn_accel.core.application.commands import ReleaseContainer
 from yarn_accel.core.application.role_instance import ContainerRecord, Node, Phase, RoleInstance, StatusReport
 
-__all__ = ["EventHandlers"]
-
 
 class EventHandlers:
     """Applies events to the cluster state."""

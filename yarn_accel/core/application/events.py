@@ -9,33 +9,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = [
-    "ContainerCompleted",
-    "ContainerRef",
-    "ContainerStartFailed",
-    "ContainerStarted",
-    "ContainersAllocated",
-    "ContainersRecovered",
-    "DrainRequested",
-    "Event",
-    "NodeView",
-    "NodesChosen",
-    "NodesReported",
-    "PreemptionAnnounced",
-    "RebindRequested",
-    "Registered",
-    "Resynced",
-    "ServerGauges",
-    "SlotsRefused",
-    "SlotsSet",
-    "Stalled",
-    "StatusReported",
-    "StopRequested",
-    "TimerFired",
-    "UndrainRequested",
-    "Unregistered",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ContainerRef:

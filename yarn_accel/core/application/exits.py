@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["NOISE", "describe_exit", "failure_line", "is_excused", "is_lasting", "is_refusal"]
-
 _WORDS = {
     -100: "released, or its node was lost",
     -101: "the disks of its node failed",

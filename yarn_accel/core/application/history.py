@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["EventHistory", "HistoryEntry"]
-
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:

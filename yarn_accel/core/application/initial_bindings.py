@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from yarn_accel.core.application.cluster_state import ClusterState
 
-__all__ = ["InitialBindings"]
-
 
 class InitialBindings:
     """Opens the bindings of a cluster when it is time."""

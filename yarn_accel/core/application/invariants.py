@@ -9,8 +9,6 @@ from yarn_accel.core.application.servers import serves
 from yarn_accel.core.application.slots import SlotMode, shares
 from yarn_accel.core.application.timers import NEVER
 
-__all__ = ["check"]
-
 
 def check(cluster: ClusterState, wake_s: float) -> None:
     """Check every invariant.

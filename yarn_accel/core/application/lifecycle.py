@@ -6,8 +6,6 @@ from yarn_accel.core.application.commands import Command, Register, Unregister
 from yarn_accel.core.application.settings import Settings
 from yarn_accel.core.application.timers import NEVER
 
-__all__ = ["Lifecycle"]
-
 
 class Lifecycle:
     """The state between the first `Register` and `Unregistered`.

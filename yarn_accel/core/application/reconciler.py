@@ -24,8 +24,6 @@ from yarn_accel.core.application.role_instance import DesiredState, Node, RoleIn
 from yarn_accel.core.application.servers import drain_step, reason_not_serving, server_binding, serves
 from yarn_accel.core.application.timers import NEVER
 
-__all__ = ["Reconciler"]
-
 
 class Reconciler:
     """Reconciles one node at a time."""

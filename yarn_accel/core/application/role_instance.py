@@ -17,8 +17,6 @@ from yarn_accel.core.application.backoff import Backoff
 from yarn_accel.core.application.events import ContainerRef, NodeView, ServerGauges
 from yarn_accel.core.application.roles import ContainerRole
 
-__all__ = ["ContainerRecord", "DesiredState", "Node", "Phase", "RoleInstance", "StatusReport"]
-
 _LONG_AGO = float("-inf")
 
 

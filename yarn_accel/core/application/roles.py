@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from yarn_accel.errors import ConfigError
 
-__all__ = ["ContainerRole", "NodeSelector", "RestartPolicy", "RoleResource", "RoleTable"]
-
 
 class NodeSelector(enum.Enum):
     """The nodes that get one container of a role each; `NodesChosen` names those of CHOSEN."""

@@ -9,8 +9,6 @@ from yarn_accel.core.application.settings import Settings
 from yarn_accel.core.application.timers import NEVER
 from yarn_accel.core.binding.stacks import MAX_WEIGHT
 
-__all__ = ["drain_step", "reason_not_serving", "server_binding", "serves"]
-
 _MAX_CAPACITY = 100_000
 _LEAST_WEIGHT = 0.001
 

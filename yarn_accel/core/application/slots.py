@@ -22,8 +22,6 @@ from yarn_accel.core.application.commands import Command, SetSlots
 from yarn_accel.core.application.settings import Settings
 from yarn_accel.core.application.timers import NEVER
 
-__all__ = ["SlotManager", "SlotMode", "shares"]
-
 
 def shares(capacity: int, server: str, bound: Iterable[str]) -> dict[str, int]:
     """Slots of a server's own node and of the nodes bound to it, by the formula above."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import heapq
 
-__all__ = ["NEVER", "Timers"]
-
 NEVER = float("inf")
 
 

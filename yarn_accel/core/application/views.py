@@ -11,8 +11,6 @@ from yarn_accel.core.application.role_instance import ContainerRecord, Node, Pha
 from yarn_accel.core.application.servers import reason_not_serving, serves
 from yarn_accel.core.units import format_duration_s
 
-__all__ = ["ClusterSummary", "explain_node", "node_snapshots", "snapshot", "summarize"]
-
 _N_NOTES = 8
 _N_NAMED = 3
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from yarn_accel.core.binding.weighted import WeightedBinding
 
-__all__ = ["ContainerBinding"]
-
 
 class ContainerBinding(WeightedBinding):
     """Homes as `weighted` binds them."""

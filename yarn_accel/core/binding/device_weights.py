@@ -15,8 +15,6 @@ from typing import Any
 from yarn_accel.core.binding.stacks import MAX_WEIGHT
 from yarn_accel.errors import ConfigError
 
-__all__ = ["DeviceWeights"]
-
 _KEYS = ("default", "devices")
 Table = tuple[tuple[str, float], ...]
 

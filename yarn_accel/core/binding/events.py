@@ -11,18 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = [
-    "ANodeAdded",
-    "ANodeLost",
-    "BindingEvent",
-    "BindingPolicy",
-    "Move",
-    "NNodeAdded",
-    "NNodeLost",
-    "NNodesReturned",
-    "WeightChanged",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class NNodeAdded:

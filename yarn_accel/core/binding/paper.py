@@ -24,8 +24,6 @@ from yarn_accel.core.binding.events import ANodeAdded, WeightChanged
 from yarn_accel.core.binding.racks import BindingPool, RackBinding
 from yarn_accel.core.binding.stacks import Stack
 
-__all__ = ["PaperBinding"]
-
 
 class PaperBinding(RackBinding):
     """Section 2.3 of the paper with the one repair; knows no weights, and racks are always isolated.

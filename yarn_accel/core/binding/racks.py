@@ -30,8 +30,6 @@ from yarn_accel.core.binding.events import (
 )
 from yarn_accel.core.binding.stacks import Stack, StackQueue, explained, refusal, thousandths
 
-__all__ = ["BEFORE", "BindingPool", "RackBinding"]
-
 #: How many ANodes `explain` names that were not taken.
 _N_REFUSED = 3
 #: Why an NNode is bound where it was before.

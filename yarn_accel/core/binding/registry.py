@@ -12,8 +12,6 @@ from yarn_accel.core.binding.paper import PaperBinding
 from yarn_accel.core.binding.weighted import WeightedBinding
 from yarn_accel.errors import ConfigError
 
-__all__ = ["POLICIES", "SETTINGS", "make"]
-
 #: The settings each policy takes.
 SETTINGS: dict[str, tuple[str, ...]] = {
     "paper": (),

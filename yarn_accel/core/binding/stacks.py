@@ -16,8 +16,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["MAX_WEIGHT", "Stack", "StackQueue", "explained", "refusal", "thousandths"]
-
 #: Of an ANode: a thousand devices of the largest weight that a table may have.
 MAX_WEIGHT = 10**9
 #: Entries of a heap per stack before it is made anew.

@@ -24,8 +24,6 @@ from yarn_accel.core.binding.events import WeightChanged
 from yarn_accel.core.binding.racks import BEFORE, BindingPool, RackBinding
 from yarn_accel.core.binding.stacks import Stack, StackQueue, thousandths
 
-__all__ = ["WeightedBinding"]
-
 
 class WeightedBinding(RackBinding):
     """Loads as balanced as possible with as few moves as possible; with equal weights the sizes of `paper`.

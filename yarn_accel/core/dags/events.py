@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from yarn_accel.core.dags.model import Dag, DagId, DoneTask, Machine, PriorityClass
 from yarn_accel.core.tasks.events import Decide, ResourceLeft, TaskEnded, TaskStarted
 
-__all__ = ["DagCancelled", "DagEvent", "DagPaused", "DagSubmitted", "MachineJoined"]
-
 
 @dataclass(frozen=True, slots=True)
 class DagSubmitted:

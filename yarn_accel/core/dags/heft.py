@@ -15,8 +15,6 @@ import numpy.typing as npt
 from yarn_accel.core.dags.model import Dag, Machine
 from yarn_accel.core.dags.timeline import Row, Timeline
 
-__all__ = ["HeftSchedule", "Matrix", "heft", "rank_order", "ready_row", "seconds_matrix", "upward_ranks"]
-
 Matrix = npt.NDArray[np.float64]
 
 

@@ -13,22 +13,6 @@ from yarn_accel.core.tasks.durations import DurationKind
 from yarn_accel.core.tasks.values import ResourceId, TaskId
 from yarn_accel.errors import ConfigError
 
-__all__ = [
-    "MOST_EDGES",
-    "MOST_TASKS",
-    "Dag",
-    "DagEdge",
-    "DagFacts",
-    "DagId",
-    "DagTask",
-    "DagTerms",
-    "DoneTask",
-    "Machine",
-    "PriorityClass",
-    "SubmittedDag",
-    "task_id_of",
-]
-
 DagId = NewType("DagId", str)
 
 #: Limits of one DAG; larger ones are refused when they are read.

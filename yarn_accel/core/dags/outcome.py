@@ -8,8 +8,6 @@ from typing import Any
 
 from yarn_accel.core.dags.slowdown import slowdown_at_end, unfairness
 
-__all__ = ["DagOutcome", "DagRunOutcome", "DagTaskOutcome"]
-
 
 @dataclass(frozen=True, slots=True)
 class DagTaskOutcome:

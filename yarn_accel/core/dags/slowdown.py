@@ -21,8 +21,6 @@ import numpy.typing as npt
 
 from yarn_accel.core.dags.timeline import Row
 
-__all__ = ["PlanTable", "slowdown_at_end", "unfairness"]
-
 
 def unfairness(slowdowns: Sequence[float]) -> float:
     """Equation (1): the sum of the distances from the mean; 0 without DAGs."""

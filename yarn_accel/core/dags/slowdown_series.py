@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-__all__ = ["LiveSlowdowns", "SlowdownSeries"]
-
 #: So many decisions are kept at most.
 _MOST_KEPT = 1000
 #: Of a DAG that runs.

@@ -22,8 +22,6 @@ from yarn_accel.core.dags.timeline import Row
 from yarn_accel.core.tasks.events import EndReason, ResourceLeft, TaskEnded, TaskStarted
 from yarn_accel.core.tasks.values import ResourceId, TaskId
 
-__all__ = ["DagRecord", "DagState", "DagTaskRecord", "DagTaskState", "MachineRecord"]
-
 _GONE = -1
 _DIGITS = re.compile(r"(\d+)")
 

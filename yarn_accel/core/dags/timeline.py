@@ -11,8 +11,6 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Planned", "Row", "Timeline"]
-
 Row = npt.NDArray[np.float64]
 _GONE = -np.inf
 _ROUNDING_S = 1e-6

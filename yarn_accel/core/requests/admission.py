@@ -8,8 +8,6 @@ from yarn_accel.core.requests.events import Failure, Needs
 from yarn_accel.core.requests.settings import MachineSettings, TenantSettings
 from yarn_accel.uris import shown
 
-__all__ = ["forbidden", "key_reused", "too_large"]
-
 
 def too_large(needs: Needs, settings: MachineSettings) -> Failure | None:
     """Why inputs are too large, or inputs and outputs together; None: they are not."""

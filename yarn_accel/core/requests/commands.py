@@ -10,32 +10,6 @@ from typing import NamedTuple
 
 from yarn_accel.core.requests.events import Failure
 
-__all__ = [
-    "Admit",
-    "Command",
-    "CreateSegment",
-    "DestroySegment",
-    "Disconnect",
-    "Drained",
-    "Forget",
-    "GrantMemory",
-    "Look",
-    "LookAtOutput",
-    "Read",
-    "Receive",
-    "Release",
-    "Remember",
-    "Repeat",
-    "ReplyBusy",
-    "ReplyCancelled",
-    "ReplyFailure",
-    "ReplyResult",
-    "Run",
-    "Skip",
-    "WakeAt",
-    "Write",
-]
-
 
 class Admit(NamedTuple):
     """The request just received is known as `work` from now on: it is to be looked at, or waits for memory.

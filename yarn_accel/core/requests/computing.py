@@ -22,8 +22,6 @@ from yarn_accel.core.requests.scheduling import Scheduler
 from yarn_accel.core.requests.settings import MachineSettings
 from yarn_accel.core.requests.work import MachineState, WorkRecord, WorkState
 
-__all__ = ["COSTLY", "Computing"]
-
 _ON_CPU = "send it to a server that computes on its CPU, and report the message"
 #: What a request that has cost too many workers is answered, by code.
 COSTLY = {

@@ -8,8 +8,6 @@ from yarn_accel.core.requests.replies import Replies
 from yarn_accel.core.requests.settings import MachineSettings
 from yarn_accel.core.requests.work import ConnectionRecord, MachineState, TenantRecord, WorkRecord, WorkState
 
-__all__ = ["CutOff"]
-
 _NEVER = float("inf")
 #: A worker or a thread is at these: their memory comes back when that is over, whoever waits for it.
 _BUSY = frozenset({WorkState.RUNNING, WorkState.WRITING, WorkState.READING, WorkState.LOOKING})

@@ -16,37 +16,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = [
-    "Arrived",
-    "ConnectionClosed",
-    "ConnectionOpened",
-    "DrainStarted",
-    "Event",
-    "Failure",
-    "Finished",
-    "InputsRead",
-    "Looked",
-    "LostWork",
-    "MemoryReturned",
-    "MemoryWanted",
-    "Moved",
-    "Needs",
-    "OutputLooked",
-    "RateMeasured",
-    "Received",
-    "RequestCancelled",
-    "SegmentCreated",
-    "SegmentFailed",
-    "Sent",
-    "SharedInputs",
-    "StorageFailed",
-    "Tick",
-    "WorkResult",
-    "WorkerLost",
-    "WorkerStarted",
-    "Written",
-]
-
 
 class Failure(NamedTuple):
     """Why a request has no result, in the words of the wire's ``Failed``."""

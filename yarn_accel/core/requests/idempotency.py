@@ -20,8 +20,6 @@ from yarn_accel.core.requests.memory import MemoryPool
 from yarn_accel.core.requests.settings import MachineSettings
 from yarn_accel.core.requests.work import MachineState, WorkRecord
 
-__all__ = ["SMALL_ANSWER_BYTES", "Idempotency", "KeyVerdict", "Known"]
-
 #: A larger answer is not copied.
 SMALL_ANSWER_BYTES = 64 * 1024
 #: What an answer costs beside its payload: the message, the request it belongs to.

@@ -11,8 +11,6 @@ from yarn_accel.core.requests.preparation import Preparation
 from yarn_accel.core.requests.settings import MachineSettings
 from yarn_accel.core.requests.work import ConnectionRecord, MachineState, WorkRecord, WorkState
 
-__all__ = ["Intake"]
-
 _DRAIN_RETRY_S = 1.0
 _FULL_RETRY_S = 0.1
 #: Kinds of requests that are known to fit.

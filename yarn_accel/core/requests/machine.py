@@ -58,8 +58,6 @@ from yarn_accel.core.requests.work import (
     WorkState,
 )
 
-__all__ = ["RequestMachine"]
-
 _NEVER = float("inf")
 _SHARE_RETRY_S = 0.1
 _WAITING = WorkState.WAITING

@@ -24,8 +24,6 @@ from yarn_accel.core.requests.work import (
     WorkState,
 )
 
-__all__ = ["LEAST_BYTES", "SMALL_BYTES", "MemoryPool", "class_bytes"]
-
 #: The smallest segment.
 LEAST_BYTES = 64 * 1024
 #: Smaller inputs count in no share: the memory as a whole and `max_in_flight` bound them, at less cost.

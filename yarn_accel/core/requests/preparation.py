@@ -31,8 +31,6 @@ from yarn_accel.core.requests.replies import Replies
 from yarn_accel.core.requests.settings import MachineSettings
 from yarn_accel.core.requests.work import ConnectionRecord, Grant, MachineState, WorkRecord, WorkState
 
-__all__ = ["Preparation"]
-
 _SHARE_RETRY_S = 0.1
 _OUTPUT_ALIGNMENT = 64
 _NO_MEMORY = Failure(

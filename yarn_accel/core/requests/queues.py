@@ -13,8 +13,6 @@ import heapq
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["BatchLimits", "BatchQueue", "FairShare", "KindQueue", "QueueEntry", "TenantQueue"]
-
 #: Dead entries and empty queues tolerated beside as many living ones.
 _SLACK = 64
 _LONG_AGO = float("-inf")

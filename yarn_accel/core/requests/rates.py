@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Rate", "RateTable", "size_class"]
-
 #: How much a new observation counts against what is known.
 _SHARE_OF_NEW = 0.2
 #: Nothing is believed to be so much faster or slower than before at once: a stolen core is not a new device.

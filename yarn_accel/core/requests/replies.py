@@ -13,8 +13,6 @@ from yarn_accel.core.requests.memory import MemoryPool
 from yarn_accel.core.requests.queues import TenantQueue
 from yarn_accel.core.requests.work import ConnectionRecord, MachineState, WorkRecord, WorkState
 
-__all__ = ["AGAIN", "Replies"]
-
 #: How the reason of a `ReplyBusy` begins that asks for the same request again, at once.
 AGAIN = "again: "
 _ENDED = WorkState.ENDED

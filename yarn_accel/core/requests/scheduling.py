@@ -31,8 +31,6 @@ from yarn_accel.core.requests.queues import BatchLimits, BatchQueue, FairShare, 
 from yarn_accel.core.requests.settings import MachineSettings
 from yarn_accel.core.requests.workers import Batch, WorkerGroup, WorkerRecord
 
-__all__ = ["Scheduler", "Start"]
-
 _NEVER = float("inf")
 _MAX_IDLE_TENANTS = 1024
 #: Deadlines of entries that are over tolerated beside as many that are not.

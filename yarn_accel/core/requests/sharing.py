@@ -9,8 +9,6 @@ from yarn_accel.core.requests.events import Failure, SharedInputs
 from yarn_accel.core.requests.settings import MachineSettings
 from yarn_accel.core.requests.work import ConnectionRecord, Grant, MachineState, TenantRecord, WorkRecord
 
-__all__ = ["SegmentSource", "Sharing"]
-
 #: A segment the client returned serves a request of at least this part of it.
 _MOST_WASTE = 4
 

@@ -15,18 +15,6 @@ from yarn_accel.core.requests.queues import QueueEntry, TenantQueue
 if TYPE_CHECKING:
     from yarn_accel.core.requests.settings import TenantSettings
 
-__all__ = [
-    "STAGES",
-    "SUCCESSORS",
-    "ConnectionRecord",
-    "Grant",
-    "MachineState",
-    "SegmentRecord",
-    "TenantRecord",
-    "WorkRecord",
-    "WorkState",
-]
-
 
 class WorkState(enum.Enum):
     """Where a request is."""

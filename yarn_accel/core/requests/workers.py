@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from yarn_accel.core.requests.queues import QueueEntry, TenantQueue
 
-__all__ = ["Batch", "WorkerGroup", "WorkerRecord"]
-
 
 @dataclass(slots=True, eq=False)
 class Batch:

@@ -13,19 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from yarn_accel.core.dags.model import DagTerms
+from yarn_accel.core.tasks.attempt_orders import MAX_ARGUMENTS, MAX_TASK_FILES, InputSplit
 from yarn_accel.core.tasks.values import AppSpec, Form, TaskId
-from yarn_accel.core.tasks.worker_messages import MAX_ARGUMENTS, MAX_TASK_FILES, InputSplit
 from yarn_accel.errors import ConfigError
-
-__all__ = [
-    "MAX_TASKS",
-    "OPERATION_PROGRAM",
-    "AppDefinition",
-    "DagTerms",
-    "FormProgram",
-    "TaskDefinition",
-    "check_definition",
-]
 
 #: Tasks of one application.
 MAX_TASKS = 100_000

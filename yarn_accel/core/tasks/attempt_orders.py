@@ -10,26 +10,6 @@ from typing import Any, NamedTuple, NewType
 from yarn_accel.core.tasks.checked_document import CheckedObject
 from yarn_accel.core.tasks.values import AppId, Form, FormDemand, TaskId
 
-__all__ = [
-    "MAX_ARGUMENTS",
-    "MAX_TASK_FILES",
-    "MAX_URI",
-    "AttemptId",
-    "AttemptNames",
-    "AttemptOrder",
-    "FunctionCall",
-    "InputSplit",
-    "OutputFile",
-    "TaskFolder",
-    "attempt_document",
-    "attempt_id",
-    "attempt_names",
-    "is_file_name",
-    "parse_attempt",
-    "parse_attempt_id",
-    "unfinished_uri",
-]
-
 #: Characters of a function's arguments as JSON.
 MAX_ARGUMENTS = 32 * 1024
 #: Files that one task takes, and that it leaves.

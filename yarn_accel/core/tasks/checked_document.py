@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 
 from yarn_accel.errors import RemoteProtocolError
 
-__all__ = ["CheckedObject"]
-
 _MAX_SHOWN = 60
 _Choice = TypeVar("_Choice", bound=Enum)
 

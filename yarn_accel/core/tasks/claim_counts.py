@@ -11,16 +11,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = [
-    "CLAIM_RESULTS",
-    "CLAIM_STATES",
-    "claim_counts",
-    "claims_text",
-    "parse_claim_counts",
-    "results_text",
-    "sum_claim_counts",
-]
-
 CLAIM_STATES = ("waiting", "cpu", "gpu")
 CLAIM_RESULTS = ("decided", "undecided", "lost")
 _MAX_COUNT = 2**53

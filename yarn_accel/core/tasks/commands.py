@@ -14,17 +14,6 @@ from yarn_accel.core.dags.model import DagFacts
 from yarn_accel.core.tasks.events import TaskEvent
 from yarn_accel.core.tasks.values import AppId, Form, ResourceId, TaskId
 
-__all__ = [
-    "Candidate",
-    "EndTask",
-    "EnqueueTask",
-    "PlanningPolicy",
-    "StartTask",
-    "TakeBackTask",
-    "TaskCommand",
-    "TaskPolicy",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class StartTask:

@@ -14,18 +14,6 @@ from typing import NamedTuple
 
 from yarn_accel.core.tasks.values import FormFigures
 
-__all__ = [
-    "AFFINITY_MEANS",
-    "PROGRESS",
-    "READ_SECONDS",
-    "Profile",
-    "affinity",
-    "closed_loop_seconds",
-    "data_rate",
-    "mean_delay",
-    "profile_of",
-]
-
 #: The options for the mean of equation (4).
 AFFINITY_MEANS = ("arithmetic", "at-g")
 

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 from yarn_accel.errors import ConfigError
 
-__all__ = ["DurationBelief", "DurationKind", "DurationStore"]
-
 _WINDOW = 15
 _MOST_CARRIED = 3
 _SHORTEST_S = 1e-3

@@ -19,27 +19,6 @@ from yarn_accel.core.dags.model import SubmittedDag
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form, ResourceId, ResourceSpec, TaskId
 from yarn_accel.errors import ConfigError
 
-__all__ = [
-    "AppCancelled",
-    "AppCounted",
-    "AppFinished",
-    "AppPaused",
-    "AppSubmitted",
-    "Decide",
-    "EndReason",
-    "FiguresShared",
-    "IoSampled",
-    "ResourceJoined",
-    "ResourceLeft",
-    "ServerGpusChanged",
-    "TaskEnded",
-    "TaskEvent",
-    "TaskMeasurement",
-    "TaskStarted",
-    "TaskWithdrawn",
-    "TasksReady",
-]
-
 
 class EndReason(Enum):
     """Why a task is no longer where it was."""

@@ -29,8 +29,6 @@ from yarn_accel.core.tasks.events import TaskMeasurement
 from yarn_accel.core.tasks.values import AppSpec, Form, FormFigures
 from yarn_accel.errors import ConfigError
 
-__all__ = ["MAX_NAMES", "Belief", "FigureStore", "SharedFigure"]
-
 #: Of applications; a name and its forms are some 500 bytes of a document.
 MAX_NAMES = 1000
 _WINDOW = 15

@@ -14,16 +14,6 @@ from typing import Any, NamedTuple
 
 from yarn_accel.core.tasks.values import AppId, Form, TaskId
 
-__all__ = [
-    "AppOutcome",
-    "FormSummary",
-    "NodeUse",
-    "RunOutcome",
-    "TaskOutcome",
-    "form_summaries",
-    "outcome_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:

@@ -10,8 +10,6 @@ from yarn_accel.core.tasks.contention import Profile
 from yarn_accel.core.tasks.events import IoSampled
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form, FormDemand, ResourceSpec, TaskId
 
-__all__ = ["AppRecord", "PlacedTask", "PriorityLevel", "ResourceRecord", "by_order"]
-
 _MOST_ENDED = 32
 _ReadyKey = tuple[float, int, TaskId]
 by_order = attrgetter("order")

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["ServingServers", "share_server_gpus"]
-
 
 @dataclass(frozen=True, slots=True)
 class ServingServers:

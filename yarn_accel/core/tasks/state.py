@@ -41,8 +41,6 @@ from yarn_accel.core.tasks.records import AppRecord, PlacedTask, PriorityLevel, 
 from yarn_accel.core.tasks.values import AppId, Form, ResourceId, ResourceSpec, TaskId
 from yarn_accel.errors import ConfigError
 
-__all__ = ["SchedulingState"]
-
 
 class SchedulingState:
     """The world as the events tell it, and as the policy's placements change it.

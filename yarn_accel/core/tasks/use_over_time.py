@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from yarn_accel.core.tasks.outcome import NodeUse
 
-__all__ = ["NodePlace", "UseSteps", "use_over_time"]
-
 
 class NodePlace(NamedTuple):
     """What a node has."""

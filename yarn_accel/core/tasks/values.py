@@ -10,18 +10,6 @@ from typing import NewType
 
 from yarn_accel.errors import ConfigError
 
-__all__ = [
-    "AppFigures",
-    "AppId",
-    "AppSpec",
-    "Form",
-    "FormDemand",
-    "FormFigures",
-    "ResourceId",
-    "ResourceSpec",
-    "TaskId",
-]
-
 AppId = NewType("AppId", str)
 TaskId = NewType("TaskId", str)
 ResourceId = NewType("ResourceId", str)

@@ -26,64 +26,15 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from yarn_accel.core.tasks.attempt_orders import (
-    MAX_ARGUMENTS,
-    MAX_TASK_FILES,
-    MAX_URI,
     AttemptId,
-    AttemptNames,
     AttemptOrder,
-    FunctionCall,
-    InputSplit,
-    OutputFile,
-    TaskFolder,
     attempt_document,
-    attempt_id,
-    attempt_names,
-    is_file_name,
     parse_attempt,
     parse_attempt_id,
-    unfinished_uri,
 )
 from yarn_accel.core.tasks.checked_document import CheckedObject
 from yarn_accel.core.tasks.events import TaskMeasurement
 from yarn_accel.core.tasks.values import ResourceId
-
-__all__ = [
-    "MAX_ARGUMENTS",
-    "MAX_COUNTERS",
-    "MAX_HELD",
-    "MAX_LINE",
-    "MAX_LISTED",
-    "MAX_ORDER_BYTES",
-    "MAX_REPORT_BYTES",
-    "MAX_RESULT",
-    "MAX_TASK_FILES",
-    "MAX_URI",
-    "AttemptEnd",
-    "AttemptId",
-    "AttemptNames",
-    "AttemptOrder",
-    "AttemptOutcome",
-    "AttemptPhase",
-    "AttemptReport",
-    "Counter",
-    "FunctionCall",
-    "InputSplit",
-    "IoSample",
-    "OrderNumber",
-    "OutputFile",
-    "TaskFolder",
-    "WorkerOrder",
-    "WorkerReport",
-    "attempt_id",
-    "attempt_names",
-    "is_file_name",
-    "order_document",
-    "parse_order",
-    "parse_report",
-    "report_document",
-    "unfinished_uri",
-]
 
 VERSION = 1
 #: Bodies on the wire. As many results as a report may have fit, each twice as long as a text in JSON.

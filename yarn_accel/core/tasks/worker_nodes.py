@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["WORKER_ROLE", "WorkerNodes", "worker_name"]
-
 #: The role of workers' containers; those of further sizes are called ``worker-SIZE``.
 WORKER_ROLE = "worker"
 

@@ -11,13 +11,12 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from yarn_accel.core.tasks.attempt_orders import AttemptId, AttemptOrder
 from yarn_accel.core.tasks.values import ResourceId
 from yarn_accel.core.tasks.worker_messages import (
     MAX_HELD,
     MAX_LINE,
     AttemptEnd,
-    AttemptId,
-    AttemptOrder,
     AttemptOutcome,
     AttemptPhase,
     AttemptReport,
@@ -26,23 +25,6 @@ from yarn_accel.core.tasks.worker_messages import (
     WorkerOrder,
     WorkerReport,
 )
-
-__all__ = [
-    "AttemptProgress",
-    "ClockTicked",
-    "MemoryMeasured",
-    "OrderReceived",
-    "OrderRefused",
-    "RunEnded",
-    "SendReport",
-    "StartAttempt",
-    "StopAttempt",
-    "StopForce",
-    "WorkerAction",
-    "WorkerCapacity",
-    "WorkerFact",
-    "WorkerState",
-]
 
 #: From SIGTERM to SIGKILL.
 STOP_GRACE_S = 5.0

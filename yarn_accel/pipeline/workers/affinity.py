@@ -10,8 +10,6 @@ import signal
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["bind_to", "core_groups", "die_with_parent", "thread_environment"]
-
 _PR_SET_PDEATHSIG = 1
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/{}"
 _THREAD_VARIABLES = (

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.workers.devices import Device
     from yarn_accel.pipeline.workers.forms import Forms
 
-__all__ = ["PROBLEMS", "WARMING", "Calibration", "measure", "png_of"]
-
 logger = logging.getLogger(__name__)
 
 _PIECE_S = 0.05

@@ -13,8 +13,6 @@ from collections.abc import Container
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["N_LANES", "TICK_S", "ControlWord", "LaneState"]
-
 N_LANES = 3
 """Batches a GPU worker is at: one is copied in and another copied out while a third is computed."""
 

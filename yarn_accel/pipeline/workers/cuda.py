@@ -25,8 +25,6 @@ from yarn_accel.pipeline.workers.gpu_toolkit import CUDA_MAJOR, cuda_major, desc
 from yarn_accel.pipeline.workers.jobs import JobFailure
 from yarn_accel.pipeline.workers.memory import Mapping
 
-__all__ = ["CudaDevice", "CudaStream"]
-
 logger = logging.getLogger(__name__)
 
 _ON_CPU = "send it to a server that computes on its CPU, and report the message"

@@ -25,8 +25,6 @@ from yarn_accel.pipeline.workers.affinity import core_groups
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
 
-__all__ = ["Device", "GpuMonitor", "find_devices", "used_by_others"]
-
 logger = logging.getLogger(__name__)
 
 _ASK_S = 0.25

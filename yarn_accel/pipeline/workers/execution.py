@@ -21,8 +21,6 @@ from yarn_accel.pipeline.workers.jobs import EXPIRED, JobFailure
 from yarn_accel.pipeline.workers.memory import Array, OutputArea, OutputTooLargeError, Segments
 from yarn_accel.wire.tensors import ITEM_BYTES, MAX_DIMENSIONS, TensorSpec
 
-__all__ = ["Answer", "Executor", "Task", "Template", "error_of"]
-
 _MAX_MESSAGE = 2000
 _MAX_CURE = 500
 _IDLE, _READING, _OVERWRITING = int(LaneState.IDLE), int(LaneState.READING), int(LaneState.OVERWRITING)

@@ -13,8 +13,6 @@ from yarn_accel.operations.library import scipy_version
 from yarn_accel.pipeline.workers.execution import Template
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = ["Forms", "prepare", "versions"]
-
 
 class Forms:
     """The operations for one kind of device."""

@@ -12,8 +12,6 @@ from yarn_accel.operations import allocate, get
 from yarn_accel.operations.cuda_streams import SMALL_ORDER
 from yarn_accel.pipeline.workers.calibration import png_of
 
-__all__ = ["cases", "probe"]
-
 Array = Any
 Case = tuple[str, list[Array], dict[str, Any]]
 _FACTORIZATIONS = ("lu", "qr", "cholesky")

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from yarn_accel.errors import StartupError
 
-__all__ = ["CUDA_MAJOR", "ToolkitFacts", "cuda_major", "describe_toolkit", "find_toolkit"]
-
 CUDA_MAJOR = 12
 """Of the CuPy that the extras `gpu` and `gpu-site` bring."""
 _SUPPORTED = (CUDA_MAJOR, 13)

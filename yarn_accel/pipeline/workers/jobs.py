@@ -8,16 +8,6 @@ from typing import Any, NamedTuple
 
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = [
-    "EXPIRED",
-    "Area",
-    "Job",
-    "JobDone",
-    "JobFailure",
-    "Lost",
-    "Measured",
-]
-
 
 class Area(NamedTuple):
     """Where one tensor lies: byte ``offset`` in the segment of that id."""

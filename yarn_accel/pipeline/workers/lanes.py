@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from yarn_accel.pipeline.workers.execution import Answer, Executor, Task
 
-__all__ = ["Lanes"]
-
 
 class _SharedClock:
     """Runs at half speed for each of two that are busy at a time, at a third for each of three.

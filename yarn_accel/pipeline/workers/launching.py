@@ -17,8 +17,6 @@ from typing import NamedTuple
 from yarn_accel.pipeline.workers.affinity import thread_environment
 from yarn_accel.pipeline.workers.control import ControlWord
 
-__all__ = ["Launched", "launch"]
-
 
 class Launched(NamedTuple):
     """A process that was started: our end of its channel, its control word, and itself."""

@@ -20,8 +20,6 @@ from yarn_accel.pipeline.workers.affinity import die_with_parent
 from yarn_accel.pipeline.workers.control import ControlWord
 from yarn_accel.pipeline.workers.protocol import Channel, encode_object
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str]) -> int:
     """Be a worker."""

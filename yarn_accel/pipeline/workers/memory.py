@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Array", "Mapping", "OutputArea", "OutputTooLargeError", "Segments"]
-
 Array = np.ndarray[Any, Any]
 _ALIGNMENT = 64
 

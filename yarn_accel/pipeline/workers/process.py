@@ -38,8 +38,6 @@ from yarn_accel.pipeline.workers.protocol import (
 )
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = ["SegmentLike", "Tally", "WorkerLiedError", "WorkerProcess"]
-
 #: A process whose word stands still, and that uses no processor time, for so long will answer nothing; one
 #: that was stopped by a signal is not waited for so long.
 _STILL_S = 3.0

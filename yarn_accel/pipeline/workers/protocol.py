@@ -25,25 +25,6 @@ from typing import Any
 
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = [
-    "DONE",
-    "DONE_HEAD",
-    "HEAD",
-    "JOB_HEAD",
-    "MAX_SLOTS",
-    "PLACE",
-    "RUN",
-    "Channel",
-    "Numbering",
-    "areas",
-    "decode",
-    "encode",
-    "encode_object",
-    "job_struct",
-    "specs_from",
-    "specs_to",
-]
-
 RUN, DONE, ELSEWHERE = 1, 2, 3
 #: kind, number of jobs
 HEAD = struct.Struct("<BxxxI")

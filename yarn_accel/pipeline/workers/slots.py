@@ -11,8 +11,6 @@ from typing import Any
 from yarn_accel.pipeline.workers.devices import Device
 from yarn_accel.pipeline.workers.process import WorkerProcess
 
-__all__ = ["Slot", "has_places", "memory_facts", "problems_of", "slot_facts"]
-
 _OUT = ("absent", "quarantined")
 """States of a place whose device cannot be used."""
 

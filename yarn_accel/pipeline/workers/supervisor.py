@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.loop import EventLoop
     from yarn_accel.pipeline.workers.jobs import Job, JobDone, Lost, Measured
 
-__all__ = ["Listener", "WorkerSupervisor"]
-
 logger = logging.getLogger(__name__)
 
 _MAX_TICK_S = 0.25

@@ -32,8 +32,6 @@ from yarn_accel.pipeline.workers.protocol import (
 )
 from yarn_accel.wire.schema import json_encoder
 
-__all__ = ["Worker"]
-
 _MAX_TEXT_BYTES = 4 << 20
 _QUIET_S = 0.2
 _encode_strict = json_encoder(sort_keys=False)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.integration.pipeline.attackers import RawClient, statistics
-from yarn_accel.client.client import Call, Client, Reference, Tensor
+from yarn_accel.client.calls import Call, Reference, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.errors import RejectedError, StorageError
 from yarn_accel.wire import (
     Ping,

@@ -24,8 +24,6 @@ import yaml
 from tests.unit.torque.site.linked import make_certificate, make_key
 from torque_sched.emulation import EmulatedTorque
 
-__all__ = ["Grid", "GridSite", "eventually"]
-
 T = TypeVar("T")
 NAMES = ("alpha", "beta", "gamma", "delta")
 WITH_GPUS = frozenset({"alpha", "delta"})

@@ -5,21 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from yarn_accel.core.dags.model import PriorityClass
-from yarn_accel.core.tasks.applications import (
-    AppDefinition,
-    DagTerms,
-    FormProgram,
-    TaskDefinition,
-    check_definition,
-)
+from yarn_accel.core.dags.model import DagTerms, PriorityClass
+from yarn_accel.core.tasks.applications import AppDefinition, FormProgram, TaskDefinition, check_definition
+from yarn_accel.core.tasks.attempt_orders import FunctionCall, TaskFolder, attempt_id
 from yarn_accel.core.tasks.service.definition_values import task_row
 from yarn_accel.core.tasks.service.orders import attempt_order
 from yarn_accel.core.tasks.service.runnable import check_runnable
 from yarn_accel.core.tasks.service.settings import ServiceSettings
 from yarn_accel.core.tasks.service.submission import app_document, check_orders, parse_app
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form, FormDemand, TaskId
-from yarn_accel.core.tasks.worker_messages import FunctionCall, TaskFolder, attempt_id
 from yarn_accel.errors import ConfigError
 
 FOLDER = "hdfs://nn/out/d"

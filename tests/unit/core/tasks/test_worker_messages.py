@@ -7,27 +7,29 @@ from typing import Any
 
 import pytest
 
+from yarn_accel.core.tasks.attempt_orders import (
+    AttemptId,
+    AttemptOrder,
+    FunctionCall,
+    InputSplit,
+    OutputFile,
+    TaskFolder,
+    attempt_id,
+    attempt_names,
+)
 from yarn_accel.core.tasks.events import TaskMeasurement
 from yarn_accel.core.tasks.values import AppId, Form, FormDemand, ResourceId, TaskId
 from yarn_accel.core.tasks.worker_messages import (
     MAX_LISTED,
     AttemptEnd,
-    AttemptId,
-    AttemptOrder,
     AttemptOutcome,
     AttemptPhase,
     AttemptReport,
     Counter,
-    FunctionCall,
-    InputSplit,
     IoSample,
     OrderNumber,
-    OutputFile,
-    TaskFolder,
     WorkerOrder,
     WorkerReport,
-    attempt_id,
-    attempt_names,
     order_document,
     parse_order,
     parse_report,

@@ -2,16 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from yarn_accel.core.tasks.attempt_orders import AttemptId, AttemptOrder, attempt_id
 from yarn_accel.core.tasks.values import AppId, Form, FormDemand, ResourceId, TaskId
 from yarn_accel.core.tasks.worker_messages import (
     AttemptEnd,
-    AttemptId,
-    AttemptOrder,
     AttemptOutcome,
     AttemptPhase,
     OrderNumber,
     WorkerOrder,
-    attempt_id,
 )
 from yarn_accel.core.tasks.worker_state import (
     AttemptProgress,

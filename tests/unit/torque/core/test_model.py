@@ -14,7 +14,6 @@ from torque_sched.core.model import (
     Job,
     JobId,
     JobSlots,
-    JobState,
     Node,
     NodeName,
     Queue,
@@ -25,7 +24,7 @@ from torque_sched.core.model import (
 )
 from torque_sched.core.request import AccessPolicy, Chunk, GenericResource, Request
 from torque_sched.core.snapshot import Snapshot
-from torque_sched.core.states import NodeState
+from torque_sched.core.states import JobState, NodeState
 from torque_sched.errors import ConfigError, ModelError, StartupError, TorqueSchedError
 
 

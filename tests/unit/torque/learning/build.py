@@ -11,7 +11,6 @@ from torque_sched.core.model import (
     HostSlots,
     Job,
     JobId,
-    JobState,
     Node,
     NodeName,
     NodeStatus,
@@ -21,6 +20,7 @@ from torque_sched.core.model import (
 )
 from torque_sched.core.request import Chunk, Request
 from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.states import JobState
 
 NOW_S = 1_795_195_600.0
 

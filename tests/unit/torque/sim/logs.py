@@ -8,8 +8,6 @@ from torque_sched.parse.swf import parse_swf
 from torque_sched.sim.schedule import Schedule
 from torque_sched.sim.workload import Choice, TraceJob, Workload, workload_of
 
-__all__ = ["job", "line", "log", "reference_conservative", "reference_easy", "scheduled"]
-
 
 def line(number: int, submit: float, run: float, procs: int, limit: float = -1, *, requested: int = -1,
          user: int = 1, queue: int = 1) -> str:  # fmt: skip

@@ -16,16 +16,6 @@ from torque_sched.site.gate import Gate, Route
 from torque_sched.site.links import Links
 from torque_sched.site.messages import Gossip, Said
 
-__all__ = [
-    "config_of",
-    "echo_route",
-    "links_of",
-    "listening",
-    "make_certificate",
-    "make_key",
-    "make_signed_certificate",
-    "run",
-]
 _NEW_KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
 
 

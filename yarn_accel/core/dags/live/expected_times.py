@@ -11,8 +11,6 @@ from yarn_accel.core.dags.model import Dag, Machine, SubmittedDag
 from yarn_accel.core.tasks.durations import DurationKind, DurationStore
 from yarn_accel.core.tasks.values import ResourceId
 
-__all__ = ["ExpectedTimes"]
-
 _DEFAULT_S = 1.0
 #: A belief that changed by so much makes a new plan.
 _CHANGE = 0.1

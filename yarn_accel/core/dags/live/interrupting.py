@@ -8,8 +8,6 @@ from yarn_accel.core.dags.live.slots import WorkerSlot
 from yarn_accel.core.dags.model import PriorityClass
 from yarn_accel.core.dags.state import DagTaskRecord
 
-__all__ = ["MOST_INTERRUPTS", "choose_interrupted"]
-
 #: One task is ended so often at most; then it runs to its end.
 MOST_INTERRUPTS = 3
 #: A wait that is shorter is not worth what is lost.

@@ -20,8 +20,6 @@ from yarn_accel.core.dags.state import DagTaskRecord, DagTaskState, MachineRecor
 from yarn_accel.core.tasks.commands import EnqueueTask, TakeBackTask
 from yarn_accel.core.tasks.values import Form, TaskId
 
-__all__ = ["MOST_LYING", "LyingTasks"]
-
 #: Of each machine, and of a worker with several; twice as many where what comes goes before what lies.
 MOST_LYING, _MOST_AT_WORKER = 16, 48
 #: What starts later by the plan does not lie at a worker yet, unless it is the next.

@@ -10,8 +10,6 @@ from yarn_accel.core.dags.model import DagId, Machine, SubmittedDag
 from yarn_accel.core.dags.state import DagRecord, DagState
 from yarn_accel.core.tasks.values import AppId
 
-__all__ = ["MOST_ADMITTED", "LiveDag", "OwnMakespans"]
-
 #: The own makespans that one decision computes are of DAGs with so many tasks together, or of one DAG: that
 #: takes half a second, and reports of workers wait meanwhile. Other DAGs follow with the next decisions.
 MOST_ADMITTED = 2000

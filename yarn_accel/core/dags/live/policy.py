@@ -53,8 +53,6 @@ from yarn_accel.core.tasks.events import (
 )
 from yarn_accel.core.tasks.values import AppId, Form, ResourceId, TaskId
 
-__all__ = ["LiveDagPolicy"]
-
 #: While something waits, plans are made anew so often, as what runs may take longer than expected.
 _REPLAN_S = 1.0
 _LEARN_S = 1.0

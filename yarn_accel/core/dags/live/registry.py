@@ -12,8 +12,6 @@ from yarn_accel.core.tasks.learning import FigureStore
 from yarn_accel.core.tasks.policies.registry import POLICIES, make
 from yarn_accel.errors import ConfigError
 
-__all__ = ["make_service_policy"]
-
 
 def make_service_policy(
     name: str, settings: Mapping[str, Any], figures: FigureStore, bandwidth_bytes_per_s: float

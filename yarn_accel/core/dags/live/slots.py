@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from yarn_accel.core.dags.model import Machine
 from yarn_accel.core.tasks.values import ResourceId, ResourceSpec, TaskId
 
-__all__ = ["LyingTask", "WorkerSlot", "WorkerSlots", "WorkerTable"]
-
 
 class WorkerSlot:
     """One core of a worker.

@@ -21,8 +21,6 @@ from yarn_accel.core.tasks.commands import EnqueueTask, TakeBackTask, TaskComman
 from yarn_accel.core.tasks.events import Decide, ResourceLeft, TaskEnded, TaskStarted
 from yarn_accel.core.tasks.values import Form
 
-__all__ = ["DagPolicy", "PoolPolicy"]
-
 _MOST_SHOWN = 6
 _TO_START = (DagTaskState.IN_POOL, DagTaskState.WAITS)
 

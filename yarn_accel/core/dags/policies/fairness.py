@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from yarn_accel.core.dags.policies.base import PoolPolicy
 from yarn_accel.core.dags.state import DagRecord, DagTaskRecord
 
-__all__ = ["FairnessPolicy", "by_slowdown"]
-
 
 def by_slowdown(dag: DagRecord) -> tuple[float, float, float, str]:
     """The paper's order of DAGs in one class: slowdown, larger remaining makespan; then arrival and name."""

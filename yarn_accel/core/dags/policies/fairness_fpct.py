@@ -13,8 +13,6 @@ from yarn_accel.core.dags.model import DagId
 from yarn_accel.core.dags.policies.fairness_fpft import FpftPolicy
 from yarn_accel.core.dags.state import DagRecord, DagTaskRecord
 
-__all__ = ["FpctPolicy"]
-
 
 class FpctPolicy(FpftPolicy):
     """Slowdown by current time."""

@@ -12,8 +12,6 @@ from yarn_accel.core.dags.model import DagId
 from yarn_accel.core.dags.policies.static import StaticPolicy, unstarted
 from yarn_accel.core.dags.state import DagRecord, DagTaskRecord
 
-__all__ = ["FpftPolicy"]
-
 
 class FpftPolicy(StaticPolicy):
     """Slowdown by finish time."""

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from yarn_accel.core.dags.policies.base import PoolPolicy
 from yarn_accel.core.dags.state import DagTaskRecord
 
-__all__ = ["FcfsPolicy"]
-
 
 class FcfsPolicy(PoolPolicy):
     """First come, first served."""

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from yarn_accel.core.dags.policies.static import StaticPolicy, unstarted
 from yarn_accel.core.dags.state import DagRecord, DagTaskRecord
 
-__all__ = ["MergedHeftPolicy"]
-
 
 class MergedHeftPolicy(StaticPolicy):
     """By the ranks of all tasks."""

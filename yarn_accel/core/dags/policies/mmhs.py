@@ -12,8 +12,6 @@ from yarn_accel.core.dags.policies.base import PoolPolicy
 from yarn_accel.core.dags.policies.fairness import by_slowdown
 from yarn_accel.core.dags.state import DagTaskRecord
 
-__all__ = ["MmhsStandInPolicy"]
-
 
 class MmhsStandInPolicy(PoolPolicy):
     """Higher classes first; below the highest one present, gaps before tails."""

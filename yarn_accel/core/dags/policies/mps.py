@@ -27,8 +27,6 @@ from yarn_accel.core.dags.policies.fairness import by_slowdown
 from yarn_accel.core.dags.policies.options import DagPolicyOptions
 from yarn_accel.core.dags.state import DagRecord, DagTaskRecord, DagTaskState, MachineRecord
 
-__all__ = ["MpsPolicy"]
-
 #: So often the least tail is looked up; it only grows.
 _REFRESH = 256
 

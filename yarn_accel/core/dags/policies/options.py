@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from yarn_accel.errors import ConfigError
 
-__all__ = ["DagPolicyOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class DagPolicyOptions:

@@ -17,8 +17,6 @@ from yarn_accel.core.dags.policies.options import DagPolicyOptions
 from yarn_accel.core.dags.policies.round_robin import RoundRobinPolicy
 from yarn_accel.errors import ConfigError
 
-__all__ = ["DAG_POLICIES", "make_dag_policy"]
-
 _LISTED: tuple[type[DagPolicy], ...] = (
     MpsPolicy,
     FairnessPolicy,

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from yarn_accel.core.dags.policies.base import PoolPolicy
 from yarn_accel.core.dags.state import DagTaskRecord
 
-__all__ = ["RoundRobinPolicy"]
-
 
 class RoundRobinPolicy(PoolPolicy):
     """Turns go in the order of arrival; each decision begins anew with the first DAG."""

@@ -14,8 +14,6 @@ from yarn_accel.core.dags.heft import ready_row
 from yarn_accel.core.dags.policies.base import DagPolicy
 from yarn_accel.core.dags.state import DagRecord, DagTaskRecord, DagTaskState
 
-__all__ = ["StaticPolicy", "unstarted"]
-
 
 class StaticPolicy(DagPolicy):
     """HEFT with insertion, over tasks whose parents may still have to run."""

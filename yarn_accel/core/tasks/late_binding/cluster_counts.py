@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from yarn_accel.core.tasks.late_binding.values import ClusterCount
 from yarn_accel.core.tasks.values import AppId
 
-__all__ = ["ClusterCounts"]
-
 _KEEP_S = 3600.0
 _MOST_APPS = 10_000
 _Key = tuple[str, int]

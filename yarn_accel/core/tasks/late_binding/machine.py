@@ -62,8 +62,6 @@ from yarn_accel.core.tasks.learning import FigureStore
 from yarn_accel.core.tasks.policies import SETTINGS, make
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form, FormDemand, ResourceId, ResourceSpec, TaskId
 
-__all__ = ["LateBinder"]
-
 #: Jobs do not say how many tasks they have; none has as many.
 _MANY_TASKS = 2**31
 #: Between two events passes no more while there are claims, or this agent stood still.

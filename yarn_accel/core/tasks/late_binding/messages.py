@@ -29,15 +29,6 @@ from yarn_accel.core.tasks.late_binding.values import ClaimRequest, ClusterCount
 from yarn_accel.core.tasks.values import AppId, Form
 from yarn_accel.errors import RemoteProtocolError
 
-__all__ = [
-    "MAX_APPS",
-    "MAX_IDENTIFIERS",
-    "counts_document",
-    "parse_claim",
-    "parse_counts",
-    "parse_end",
-]
-
 #: Applications, and identifiers of credentials, in one heartbeat.
 MAX_APPS = 256
 MAX_IDENTIFIERS = 64

@@ -11,8 +11,6 @@ from yarn_accel.core.tasks.commands import Candidate
 from yarn_accel.core.tasks.late_binding.values import ClaimId, ClaimRequest, ClusterCount
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form
 
-__all__ = ["ClaimRecord", "JobRecord", "LateDecision", "candidate_document", "claim_document"]
-
 _MOST_CANDIDATES = 16
 
 

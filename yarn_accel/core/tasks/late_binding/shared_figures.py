@@ -15,8 +15,6 @@ from typing import Any
 from yarn_accel.core.tasks.learning import SharedFigure
 from yarn_accel.core.tasks.values import Form
 
-__all__ = ["MAX_FIGURES", "MAX_FIGURES_AGE_S", "ClusterFigures", "figures_document", "parse_figures"]
-
 #: Rows in one heartbeat, or in one answer.
 MAX_FIGURES = 128
 #: What nobody measured again for so long is forgotten.

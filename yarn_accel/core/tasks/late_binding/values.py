@@ -11,28 +11,6 @@ from typing import Any, NewType
 
 from yarn_accel.core.tasks.values import AppId, Form
 
-__all__ = [
-    "ClaimCommand",
-    "ClaimEnded",
-    "ClaimEvent",
-    "ClaimId",
-    "ClaimLost",
-    "ClaimOpened",
-    "ClaimRenewed",
-    "ClaimRequest",
-    "ClaimTimerTicked",
-    "ClusterCount",
-    "ClusterCountsReceived",
-    "ClusterFiguresReceived",
-    "ExpireClaim",
-    "GrantClaim",
-    "IoMeasured",
-    "LateBindingSettings",
-    "PlacesChanged",
-    "RefuseClaim",
-    "ResumedClaim",
-]
-
 ClaimId = NewType("ClaimId", str)
 
 

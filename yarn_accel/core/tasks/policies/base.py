@@ -21,8 +21,6 @@ from yarn_accel.core.tasks.records import AppRecord, PlacedTask, PriorityLevel, 
 from yarn_accel.core.tasks.state import SchedulingState
 from yarn_accel.core.tasks.values import Form, FormDemand, ResourceId
 
-__all__ = ["FillingPolicy", "free_of"]
-
 _UNKNOWN_S = float("inf")
 
 

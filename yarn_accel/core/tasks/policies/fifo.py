@@ -6,8 +6,6 @@ from yarn_accel.core.tasks.policies.next_tasks import QueueingPolicy
 from yarn_accel.core.tasks.policies.values import Key, OpenPlace, TaskChoice
 from yarn_accel.core.tasks.values import Form
 
-__all__ = ["FifoPolicy"]
-
 
 class FifoPolicy(QueueingPolicy):
     """First come, first served, within each priority."""

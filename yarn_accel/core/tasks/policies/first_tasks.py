@@ -14,8 +14,6 @@ from yarn_accel.core.tasks.records import AppRecord, PlacedTask, ResourceRecord
 from yarn_accel.core.tasks.state import SchedulingState
 from yarn_accel.core.tasks.values import AppId, Form, FormDemand, ResourceId, TaskId
 
-__all__ = ["FirstTasks"]
-
 
 class FirstTasks:
     """Places tasks that are to be measured, before and after what the policy itself chooses.

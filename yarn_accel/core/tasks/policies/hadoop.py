@@ -7,8 +7,6 @@ from yarn_accel.core.tasks.policies.values import Key, OpenPlace
 from yarn_accel.core.tasks.records import AppRecord, PriorityLevel
 from yarn_accel.core.tasks.values import Form
 
-__all__ = ["HadoopPolicy"]
-
 
 class HadoopPolicy(QueueingPolicy):
     """Hadoop without accelerators: first come, first served on cores."""

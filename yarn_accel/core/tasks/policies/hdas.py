@@ -17,8 +17,6 @@ from yarn_accel.core.tasks.policies.values import Key, OpenPlace
 from yarn_accel.core.tasks.records import AppRecord, PriorityLevel
 from yarn_accel.core.tasks.values import Form
 
-__all__ = ["GuardedHdasPolicy", "HdasPolicy"]
-
 
 class HdasPolicy(QueueingPolicy):
     """Keys of Algorithm 1, lines 6 and 14; where all are equal, the id decides."""

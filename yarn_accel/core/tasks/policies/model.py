@@ -14,8 +14,6 @@ from yarn_accel.core.tasks.policies.values import Key, OpenPlace
 from yarn_accel.core.tasks.records import AppRecord, PriorityLevel
 from yarn_accel.core.tasks.values import Form
 
-__all__ = ["ModelPolicy"]
-
 _NodeKind = tuple[str, int, float]
 
 

@@ -21,8 +21,6 @@ from yarn_accel.core.tasks.policies.values import FORMS, OpenPlace
 from yarn_accel.core.tasks.records import AppRecord, PlacedTask, PriorityLevel, ResourceRecord
 from yarn_accel.core.tasks.values import AppId, Form, TaskId
 
-__all__ = ["QueueingPolicy"]
-
 
 class QueueingPolicy(FillingPolicy):
     """A policy that keeps next tasks at workers, where `next_tasks_per_slot` says so."""

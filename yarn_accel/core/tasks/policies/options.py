@@ -10,8 +10,6 @@ from typing import Any
 from yarn_accel.core.tasks.contention import AFFINITY_MEANS, PROGRESS, READ_SECONDS
 from yarn_accel.errors import ConfigError
 
-__all__ = ["PolicyOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class PolicyOptions:

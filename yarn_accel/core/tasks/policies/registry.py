@@ -14,8 +14,6 @@ from yarn_accel.core.tasks.policies.model import ModelPolicy
 from yarn_accel.core.tasks.policies.options import PolicyOptions
 from yarn_accel.errors import ConfigError
 
-__all__ = ["POLICIES", "SETTINGS", "make"]
-
 POLICIES: dict[str, type[FillingPolicy]] = {
     "fifo": FifoPolicy,
     "model": ModelPolicy,

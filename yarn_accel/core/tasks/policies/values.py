@@ -9,8 +9,6 @@ from typing import NamedTuple
 from yarn_accel.core.tasks.records import AppRecord, ResourceRecord
 from yarn_accel.core.tasks.values import Form
 
-__all__ = ["FORMS", "Key", "OpenPlace", "TaskChoice"]
-
 #: In the order in which Algorithm 1 serves them.
 FORMS = (Form.GPU, Form.CPU)
 

@@ -27,8 +27,6 @@ from yarn_accel.core.tasks.service.records import (
 from yarn_accel.core.tasks.service.state import Assignment, Drop, ServedApp, TaskState
 from yarn_accel.core.tasks.worker_messages import Counter
 
-__all__ = ["Attempts"]
-
 _MAX_ERROR = 500
 
 

@@ -8,25 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from yarn_accel.core.tasks.attempt_orders import AttemptId
 from yarn_accel.core.tasks.events import EndReason
 from yarn_accel.core.tasks.service.journal import JournalRecord
 from yarn_accel.core.tasks.values import AppId, Form, ResourceId, TaskId
-from yarn_accel.core.tasks.worker_messages import AttemptId, Counter, WorkerOrder
-
-__all__ = [
-    "AppAccepted",
-    "AppEnded",
-    "AppRefused",
-    "AttemptEnded",
-    "CommitOutput",
-    "ReleaseWorker",
-    "RemoveUnfinished",
-    "ReplaceJournal",
-    "SendOrder",
-    "ServiceCommand",
-    "WorkersWanted",
-    "WriteJournal",
-]
+from yarn_accel.core.tasks.worker_messages import Counter, WorkerOrder
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from yarn_accel.core.tasks.values import ResourceId
 
-__all__ = ["CoreSeconds"]
-
 
 class CoreSeconds:
     """Adds up cores times seconds, from worker to worker and from master to master."""

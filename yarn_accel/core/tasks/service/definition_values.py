@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from yarn_accel.core.dags.model import PriorityClass
-from yarn_accel.core.tasks.applications import AppDefinition, DagTerms, FormProgram, TaskDefinition
+from yarn_accel.core.dags.model import DagTerms, PriorityClass
+from yarn_accel.core.tasks.applications import AppDefinition, FormProgram, TaskDefinition
+from yarn_accel.core.tasks.attempt_orders import InputSplit
 from yarn_accel.core.tasks.values import AppFigures, AppId, AppSpec, Form, FormDemand, FormFigures, TaskId
-from yarn_accel.core.tasks.worker_messages import InputSplit
-
-__all__ = ["app_values", "definition_of", "task_row"]
 
 
 def definition_of(values: Mapping[str, Any], rows: Iterable[list[Any]], n_tasks: int) -> AppDefinition:

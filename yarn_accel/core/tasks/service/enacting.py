@@ -19,8 +19,6 @@ from yarn_accel.core.tasks.service.records import AttemptAssigned
 from yarn_accel.core.tasks.service.state import Drop, ServedTask, TaskState, TaskWorker
 from yarn_accel.core.tasks.values import Form, FormDemand
 
-__all__ = ["Enacting"]
-
 _MAX_REASON = 200
 _TO_START = -1
 _Place = StartTask | EnqueueTask

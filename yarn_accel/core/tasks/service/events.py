@@ -15,22 +15,6 @@ from yarn_accel.core.tasks.service.prepared import PreparedApp
 from yarn_accel.core.tasks.values import AppId, ResourceId
 from yarn_accel.core.tasks.worker_messages import WorkerReport
 
-__all__ = [
-    "CancelRequested",
-    "JournalFailed",
-    "JournalWritten",
-    "OutputSettled",
-    "PauseRequested",
-    "Recovered",
-    "ServersServe",
-    "ServiceEvent",
-    "ServiceTick",
-    "SubmitRequested",
-    "WorkerGone",
-    "WorkerReported",
-    "WorkersAtRisk",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Recovered:

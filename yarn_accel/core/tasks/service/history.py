@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["AppHistory", "EndedDag", "EndedTask"]
-
-
 #: Characters of one application's results.
 _MAX_RESULTS = 16 * 1024 * 1024
 

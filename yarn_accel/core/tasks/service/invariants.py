@@ -7,8 +7,6 @@ from collections import Counter
 from yarn_accel.core.tasks.service.parts import ServiceParts
 from yarn_accel.core.tasks.service.state import Drop, ServedApp, ServedTask, TaskState, TaskWorker
 
-__all__ = ["check"]
-
 _ASSIGNED = (TaskState.QUEUED, TaskState.RUNNING)
 
 

@@ -22,8 +22,6 @@ from typing import Any
 
 from yarn_accel.errors import StorageError
 
-__all__ = ["DecodedJournal", "JournalRecord", "decode_journal", "encode_records"]
-
 #: A record as the service reads and writes it.
 JournalRecord = Mapping[str, Any]
 _N_DIGITS = 8

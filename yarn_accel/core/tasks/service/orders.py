@@ -7,21 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from yarn_accel.core.tasks.applications import OPERATION_PROGRAM, AppDefinition, TaskDefinition
+from yarn_accel.core.tasks.attempt_orders import AttemptId, AttemptOrder, FunctionCall, OutputFile, TaskFolder
 from yarn_accel.core.tasks.service.settings import ServiceSettings
 from yarn_accel.core.tasks.service.state import Assignment, Drop, TaskWorker
 from yarn_accel.core.tasks.values import Form, FormDemand
-from yarn_accel.core.tasks.worker_messages import (
-    MAX_LISTED,
-    AttemptId,
-    AttemptOrder,
-    FunctionCall,
-    OrderNumber,
-    OutputFile,
-    TaskFolder,
-    WorkerOrder,
-)
-
-__all__ = ["MAX_STARTS", "attempt_order", "next_order"]
+from yarn_accel.core.tasks.worker_messages import MAX_LISTED, OrderNumber, WorkerOrder
 
 #: To start at once on one worker; the rest of an order is for its queue.
 MAX_STARTS = MAX_LISTED - 16

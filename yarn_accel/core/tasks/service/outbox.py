@@ -9,8 +9,6 @@ from yarn_accel.core.tasks.service.commands import ReplaceJournal, ServiceComman
 from yarn_accel.core.tasks.service.journal import JournalRecord
 from yarn_accel.core.tasks.service.records import ServiceRecord, encode_record
 
-__all__ = ["Outbox"]
-
 
 class Outbox:
     """Records on their way to the journal, and commands that wait for them, all in order."""

@@ -20,8 +20,6 @@ from yarn_accel.core.tasks.service.state import ServedTask, TaskState, TaskWorke
 from yarn_accel.core.tasks.service.use_samples import UseSamples
 from yarn_accel.core.tasks.values import AppId, ResourceId, TaskId
 
-__all__ = ["ServiceParts"]
-
 
 class ServiceParts:
     """One per service; its parts have it in common.

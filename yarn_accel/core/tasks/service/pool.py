@@ -16,8 +16,6 @@ from yarn_accel.core.tasks.service.settings import WorkerSize
 from yarn_accel.core.tasks.service.state import TaskState, TaskWorker
 from yarn_accel.core.tasks.values import AppSpec, FormDemand
 
-__all__ = ["Pool", "slots"]
-
 #: Counting visits all applications and workers.
 _INTERVAL_S = 0.25
 _RUNNABLE = (TaskState.READY, TaskState.QUEUED, TaskState.RUNNING)

@@ -11,8 +11,6 @@ from yarn_accel.core.tasks.service.state import ServedApp, ServedTask, TaskState
 from yarn_accel.core.tasks.service.submitted_dag import submitted_dag
 from yarn_accel.core.tasks.values import TaskId
 
-__all__ = ["PreparedApp", "prepare_app", "served_app"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedApp:

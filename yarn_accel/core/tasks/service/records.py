@@ -15,32 +15,6 @@ from yarn_accel.core.tasks.service.definition_values import app_values, task_row
 from yarn_accel.core.tasks.service.journal import JournalRecord
 from yarn_accel.errors import StorageError
 
-__all__ = [
-    "AppBegun",
-    "AppClosed",
-    "AppOver",
-    "AppRemembered",
-    "AttemptAssigned",
-    "AttemptDropped",
-    "AttemptKept",
-    "AttemptSettled",
-    "DagMeasured",
-    "InterruptsCounted",
-    "PauseSet",
-    "ResultsKept",
-    "ServiceBegun",
-    "ServiceRecord",
-    "TasksEnded",
-    "TasksListed",
-    "TasksRestored",
-    "WorkerForgotten",
-    "WorkerKnown",
-    "app_records",
-    "decode_record",
-    "encode_record",
-    "listed_tasks",
-]
-
 #: Tasks in one record.
 _N_TASKS = 1000
 

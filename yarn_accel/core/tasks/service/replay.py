@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from yarn_accel.core.tasks.attempt_orders import attempt_id
 from yarn_accel.core.tasks.events import EndReason
 from yarn_accel.core.tasks.service.definition_values import definition_of
 from yarn_accel.core.tasks.service.history import AppHistory, EndedDag, EndedTask
@@ -42,9 +43,6 @@ from yarn_accel.core.tasks.service.state import (
     TaskWorker,
 )
 from yarn_accel.core.tasks.values import AppId, Form, ResourceId, TaskId
-from yarn_accel.core.tasks.worker_messages import attempt_id
-
-__all__ = ["ServiceState"]
 
 #: Rows of tasks in one record of a shortened journal.
 _N_ROWS = 2000

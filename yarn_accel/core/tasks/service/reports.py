@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from yarn_accel.core.tasks.attempt_orders import AttemptId
 from yarn_accel.core.tasks.events import (
     EndReason,
     IoSampled,
@@ -23,15 +24,12 @@ from yarn_accel.core.tasks.service.state import Assignment, Drop, TaskWorker
 from yarn_accel.core.tasks.values import ResourceId, ResourceSpec
 from yarn_accel.core.tasks.worker_messages import (
     AttemptEnd,
-    AttemptId,
     AttemptOutcome,
     AttemptPhase,
     AttemptReport,
     OrderNumber,
     WorkerReport,
 )
-
-__all__ = ["Reports"]
 
 #: Whose late reports may still come.
 _MAX_FORMER = 16

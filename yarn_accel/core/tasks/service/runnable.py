@@ -8,8 +8,6 @@ from yarn_accel.core.tasks.service.settings import ServiceSettings
 from yarn_accel.core.tasks.values import Form
 from yarn_accel.errors import ConfigError
 
-__all__ = ["check_runnable"]
-
 
 def check_runnable(definition: AppDefinition, settings: ServiceSettings, most_gpus: int) -> None:
     """Refuse what no worker, or not the policy, of this service would ever run.

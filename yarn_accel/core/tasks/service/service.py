@@ -60,8 +60,6 @@ from yarn_accel.core.tasks.service.views import app_outcome, explain_app, explai
 from yarn_accel.core.tasks.values import AppId, TaskId
 from yarn_accel.errors import ConfigError
 
-__all__ = ["TaskService"]
-
 #: What a policy takes back from a place that never heard of it is its own again at once, so it decides again.
 _N_ROUNDS = 2
 #: A journal is made shorter when it has so many times the records that the state needs.

@@ -16,19 +16,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from yarn_accel.core.tasks.applications import AppDefinition, TaskDefinition
+from yarn_accel.core.tasks.attempt_orders import AttemptId
 from yarn_accel.core.tasks.service.history import AppHistory, EndedDag
 from yarn_accel.core.tasks.values import AppId, Form, FormDemand, ResourceId, ResourceSpec, TaskId
-from yarn_accel.core.tasks.worker_messages import AttemptId
-
-__all__ = [
-    "Assignment",
-    "Drop",
-    "EndedApp",
-    "ServedApp",
-    "ServedTask",
-    "TaskState",
-    "TaskWorker",
-]
 
 
 class TaskState(Enum):

@@ -14,6 +14,7 @@ from yarn_accel.core.tasks.applications import (
     TaskDefinition,
     check_definition,
 )
+from yarn_accel.core.tasks.attempt_orders import MAX_TASK_FILES, MAX_URI, attempt_id
 from yarn_accel.core.tasks.checked_document import CheckedObject
 from yarn_accel.core.tasks.service.definition_values import app_values, definition_of, task_row
 from yarn_accel.core.tasks.service.orders import attempt_order
@@ -21,17 +22,12 @@ from yarn_accel.core.tasks.values import Form
 from yarn_accel.core.tasks.worker_messages import (
     MAX_LISTED,
     MAX_ORDER_BYTES,
-    MAX_TASK_FILES,
-    MAX_URI,
     OrderNumber,
     WorkerOrder,
-    attempt_id,
     order_document,
     parse_order,
 )
 from yarn_accel.errors import ConfigError, RemoteProtocolError
-
-__all__ = ["app_document", "check_orders", "parse_app"]
 
 #: Of an application's document.
 _VERSION = 1

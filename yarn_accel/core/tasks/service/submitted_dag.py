@@ -11,8 +11,6 @@ from yarn_accel.core.tasks.durations import DurationKind
 from yarn_accel.core.tasks.service.state import ServedApp, TaskState
 from yarn_accel.core.tasks.values import ResourceId
 
-__all__ = ["submitted_dag", "taken_up_dag"]
-
 _UNKNOWN_S = 1.0
 
 

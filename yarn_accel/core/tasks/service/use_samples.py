@@ -13,8 +13,6 @@ from typing import Any
 
 from yarn_accel.core.tasks.values import ResourceId, ResourceSpec
 
-__all__ = ["MAX_WORKERS", "N_STEPS", "STEP_S", "UseSamples"]
-
 STEP_S = 5.0
 N_STEPS = 720
 #: Of which samples are kept: those that reported last.

@@ -16,16 +16,6 @@ from yarn_accel.core.tasks.service.replay import ServiceState
 from yarn_accel.core.tasks.service.state import EndedApp, ServedApp, TaskState, TaskWorker
 from yarn_accel.core.tasks.values import AppId, TaskId
 
-__all__ = [
-    "MAX_OUTCOME_TASKS",
-    "app_outcome",
-    "belief_documents",
-    "duration_documents",
-    "explain_app",
-    "explain_task",
-    "snapshot",
-]
-
 #: Tasks in one answer of `app_outcome`.
 MAX_OUTCOME_TASKS = 5000
 _MB = 1e6

@@ -1,0 +1,241 @@
+"""Where the tree is cut finer than its ideas: modules, Protocols and defaults without an idea of their own.
+
+``python -m tests.structure`` lists what it finds. The tables say what is excused, and why;
+`MOST_SLIVERS` may only shrink.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TOPS = ("yarn_accel", "torque_sched", "jobs", "benchmarks")
+SMALL_MODULE_LINES = 80
+
+REASONS: dict[str, str] = {}
+"""A module below 80 lines that one other imports -> why it stands alone."""
+
+MOST_SLIVERS: dict[str, int] = {
+    "benchmarks/backfill": 1,
+    "benchmarks/gpu": 5,
+    "benchmarks/grid": 2,
+    "benchmarks/hdas_live": 2,
+    "benchmarks/hdas_paper": 1,
+    "benchmarks/mps_live": 3,
+    "benchmarks/mps_paper": 1,
+    "benchmarks/pipeline": 7,
+    "benchmarks/pipeline/peers": 1,
+    "benchmarks/yarn_paper": 2,
+    "jobs": 2,
+    "jobs/runners": 1,
+    "torque_sched/adapters": 1,
+    "torque_sched/daemon": 5,
+    "torque_sched/emulation": 1,
+    "torque_sched/learning": 1,
+    "torque_sched/parse": 2,
+    "torque_sched/policies": 1,
+    "torque_sched/policies/backfilling": 4,
+    "torque_sched/policies/predict": 2,
+    "torque_sched/report": 2,
+    "torque_sched/sim": 2,
+    "torque_sched/site": 4,
+    "yarn_accel/client": 1,
+    "yarn_accel/core/application": 3,
+    "yarn_accel/core/dags/live": 2,
+    "yarn_accel/core/dags/policies": 5,
+    "yarn_accel/core/tasks/late_binding": 1,
+    "yarn_accel/core/tasks/policies": 2,
+    "yarn_accel/core/tasks/service": 3,
+    "yarn_accel/hadoop": 1,
+    "yarn_accel/launch": 2,
+    "yarn_accel/master": 4,
+    "yarn_accel/node": 3,
+    "yarn_accel/operations": 4,
+    "yarn_accel/pipeline": 2,
+    "yarn_accel/pipeline/workers": 1,
+    "yarn_accel/tasks": 3,
+    "yarn_accel/testbed": 1,
+    "yarn_accel/wire": 1,
+    "yarn_accel/worker": 2,
+}
+"""Folder -> how many more it may have; only what waits for its redesign stands here."""
+
+EDGES: dict[str, str] = {
+    "yarn_accel/adapters/hadoop_rpc/backend.py:ResourceManager": "not yet judged",
+    "yarn_accel/adapters/hadoop_rpc/backend.py:ApplicationMaster": "not yet judged",
+    "yarn_accel/adapters/hadoop_rpc/backend.py:NodeManager": "not yet judged",
+    "yarn_accel/adapters/hdfs.py:OpenFile": "not yet judged",
+    "yarn_accel/core/binding/events.py:BindingPolicy": "not yet judged",
+    "yarn_accel/core/dags/timeline.py:Planned": "not yet judged",
+    "yarn_accel/core/requests/sharing.py:SegmentSource": "not yet judged",
+    "yarn_accel/core/tasks/commands.py:PlanningPolicy": "not yet judged",
+    "yarn_accel/formats/array_file.py:ByteSource": "not yet judged",
+    "yarn_accel/master/control_api.py:Admin": "not yet judged",
+    "yarn_accel/master/control_api.py:Tasks": "not yet judged",
+    "yarn_accel/master/tracking_page.py:StatusSource": "not yet judged",
+    "yarn_accel/node/claim_socket.py:ClaimHandler": "not yet judged",
+    "yarn_accel/pipeline/connections.py:Front": "not yet judged",
+    "yarn_accel/pipeline/http.py:_Connection": "not yet judged",
+    "yarn_accel/pipeline/workers/process.py:SegmentLike": "not yet judged",
+    "yarn_accel/pipeline/workers/supervisor.py:Listener": "not yet judged",
+    "yarn_accel/tasks/service_link.py:ServiceLink": "not yet judged",
+    "torque_sched/core/grid/model.py:FreeTable": "not yet judged",
+    "torque_sched/daemon/cycle.py:Brain": "not yet judged",
+    "torque_sched/policies/backfilling/order.py:Order": "not yet judged",
+    "torque_sched/policies/base.py:Keeper": "not yet judged",
+    "torque_sched/site/gate.py:_Guarded": "not yet judged",
+    "torque_sched/site/own_jobs.py:Sites": "not yet judged",
+    "torque_sched/site/own_jobs.py:StateForm": "not yet judged",
+    "jobs/runners/step.py:Runner": "not yet judged",
+    "benchmarks/binding_scale/world.py:Master": "not yet judged",
+}
+"""``path:Protocol`` with less than two implementations -> the edge of a process that it draws."""
+
+SAME_NAME: dict[str, str] = {
+    "agent_timeout_s": "not yet judged",
+    "alignment_bytes": "not yet judged",
+    "cache_s": "not yet judged",
+    "connect_timeout_s": "not yet judged",
+    "heap_mib": "not yet judged",
+    "hung_s": "not yet judged",
+    "idle_s": "not yet judged",
+    "key_bytes": "not yet judged",
+    "longest_pause_s": "not yet judged",
+    "look_s": "not yet judged",
+    "master_deadline_s": "not yet judged",
+    "patience_s": "not yet judged",
+    "poll_s": "not yet judged",
+    "recovery_s": "not yet judged",
+    "settle_s": "not yet judged",
+    "silence_s": "not yet judged",
+    "stale_s": "not yet judged",
+    "stop_grace_s": "not yet judged",
+    "timeout_s": "not yet judged",
+    "wait_s": "not yet judged",
+    "window_s": "not yet judged",
+}
+"""Name of a default that is written in several modules -> why the values are different ideas."""
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Path -> syntax tree of each module of the product."""
+    return {
+        str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
+        for top in TOPS
+        for path in sorted((ROOT / top).rglob("*.py"))
+    }
+
+
+def _module(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _imported(tree: ast.Module, package: str) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            origin = node.module or ""
+            if node.level:
+                parts = package.split(".")
+                origin = ".".join([*parts[: len(parts) - node.level + 1], *filter(None, [node.module])])
+            names |= {origin} | {f"{origin}.{alias.name}" for alias in node.names}
+    return names
+
+
+@functools.cache
+def importers() -> dict[str, set[str]]:
+    """Path of a module -> paths of those that import it, within functions and for types, too."""
+    paths = {_module(path): path for path in trees()}
+    found: dict[str, set[str]] = defaultdict(set)
+    for path, tree in trees().items():
+        package = _module(path) if path.endswith("__init__.py") else _module(path).rpartition(".")[0]
+        for name in _imported(tree, package):
+            if name in paths and paths[name] != path:
+                found[paths[name]].add(path)
+    return found
+
+
+def slivers() -> list[str]:
+    """Modules of less than 80 lines that exactly one other module imports."""
+    return [
+        path
+        for path in trees()
+        if not path.endswith(("__init__.py", "__main__.py"))
+        and len(importers()[path]) == 1
+        and len((ROOT / path).read_text(encoding="utf-8").splitlines()) < SMALL_MODULE_LINES
+    ]
+
+
+def slivers_without_reason() -> Counter[str]:
+    """Folder -> how many of its modules are slivers that `REASONS` does not excuse."""
+    return Counter(str(Path(path).parent) for path in slivers() if path not in REASONS)
+
+
+def lonely_protocols() -> list[str]:
+    """Protocols that less than two classes of the product implement, as ``path:name``."""
+    methods: dict[tuple[str, str], set[str]] = {}
+    bases: dict[tuple[str, str], list[str]] = {}
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                key = (path, node.name)
+                bases[key] = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases]
+                methods[key] = {
+                    each.name if not isinstance(each, ast.AnnAssign) else ast.unparse(each.target)
+                    for each in node.body
+                    if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.AnnAssign)
+                }
+    concrete = [has for key, has in methods.items() if "Protocol" not in bases[key]]
+    return [
+        f"{path}:{name}"
+        for (path, name), asked in methods.items()
+        if "Protocol" in bases[path, name] and asked != {"__call__"}
+        if sum(asked <= has for has in concrete) < 2
+    ]
+
+
+UNITS = ("_s", "_ms", "_bytes", "_mib", "_gib", "_S", "_MS", "_BYTES", "_MIB", "_GIB")
+
+
+def _defaults(tree: ast.Module) -> Iterator[tuple[str, ast.expr | None]]:
+    """Names and values of parameters, fields and constants."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign):
+            yield ast.unparse(node.target), node.value
+        elif isinstance(node, ast.Assign):
+            yield ast.unparse(node.targets[0]), node.value
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            placed = [*node.args.posonlyargs, *node.args.args][::-1]
+            named = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            for given, value in (*zip(placed, node.args.defaults[::-1], strict=False), *named):
+                yield given.arg, value
+
+
+def defaults_written_twice() -> dict[str, list[str]]:
+    """Name with a unit -> the modules of yarn_accel that give it a number, where these are several.
+
+    Private constants do not count: no caller can see them.
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    for path, tree in trees().items():
+        for name, value in _defaults(tree) if path.startswith("yarn_accel/") else ():
+            number = isinstance(value, ast.Constant) and isinstance(value.value, int | float) and value.value
+            if number and name.endswith(UNITS) and not name.startswith("_"):
+                found[name.lower().removeprefix("default_")].add(path)
+    return {name: sorted(places) for name, places in sorted(found.items()) if len(places) > 1}
+
+
+if __name__ == "__main__":
+    for path in slivers():
+        print(f"sliver: {path}, imported by {', '.join(importers()[path])}")
+    for name in lonely_protocols():
+        print(f"Protocol without two implementations: {name}")
+    for name, places in defaults_written_twice().items():
+        print(f"default written twice: {name}: {', '.join(places)}")
