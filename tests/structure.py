@@ -65,9 +65,6 @@ MOST_SLIVERS: dict[str, int] = {
 """Folder -> how many more it may have; only what waits for its redesign stands here."""
 
 EDGES: dict[str, str] = {
-    "yarn_accel/adapters/hadoop_rpc/backend.py:ResourceManager": "not yet judged",
-    "yarn_accel/adapters/hadoop_rpc/backend.py:ApplicationMaster": "not yet judged",
-    "yarn_accel/adapters/hadoop_rpc/backend.py:NodeManager": "not yet judged",
     "yarn_accel/adapters/hdfs.py:OpenFile": "not yet judged",
     "yarn_accel/core/binding/events.py:BindingPolicy": "not yet judged",
     "yarn_accel/core/dags/timeline.py:Planned": "not yet judged",

@@ -32,7 +32,7 @@ from benchmarks.hdas_live.setting import (
     app_document,
 )
 from tests.fixtures.yarn_site import Site, SiteOptions, site_up
-from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
+from yarn_accel.adapters.hadoop_rpc.clients import ResourceManager
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.tasks.outcome import RunOutcome
 from yarn_accel.core.tasks.service.submission import app_document as submitted_document

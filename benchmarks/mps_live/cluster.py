@@ -12,7 +12,7 @@ from benchmarks.mps_live.driver import Answers, Asker, DagDriver
 from benchmarks.mps_live.setting import BANDWIDTH_BYTES_PER_S, N_MACHINES, WORKER_MIB
 from benchmarks.mps_live.simulated import POLICY
 from tests.fixtures.yarn_site import Site, SiteOptions, site_up
-from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
+from yarn_accel.adapters.hadoop_rpc.clients import ResourceManager
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.hadoop.control import Control
 from yarn_accel.hadoop.retained import RetainedApplication

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from yarn_accel.adapters.hadoop_rpc import ApplicationId
-from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
+from yarn_accel.adapters.hadoop_rpc.clients import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
 from yarn_accel.adapters.signed_http import Signer, exchange, sender_key
 from yarn_accel.errors import AuthenticationError, RejectedError, RemoteProtocolError, UnavailableError

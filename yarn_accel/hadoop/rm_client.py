@@ -13,13 +13,12 @@ from urllib.parse import urlsplit
 from yarn_accel.adapters.hadoop_rpc import (
     ApplicationId,
     ConnectionLostError,
-    NativeResourceManager,
     Patience,
+    ResourceManager,
     ResourceManagerAddresses,
     RpcSettings,
     User,
 )
-from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import ConfigError, UnavailableError
@@ -67,7 +66,7 @@ class RmClient:
             UnavailableError: inside the block: none answers.
         """
         settings = RpcSettings(hosts=self.site.client_hosts)
-        manager = NativeResourceManager(self.addresses, User(self.user), settings, Patience(_RM_PATIENCE_S))
+        manager = ResourceManager(self.addresses, User(self.user), settings, Patience(_RM_PATIENCE_S))
         try:
             yield manager
         except ConnectionLostError as error:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from yarn_accel.adapters.hadoop_rpc.addresses import Address, ResourceManagerAddresses
+from yarn_accel.adapters.hadoop_rpc.clients import ResourceManagerAddresses
+from yarn_accel.adapters.hadoop_rpc.transport import Address
 from yarn_accel.adapters.settings_file import read_settings
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.hadoop.jars import HadoopInstall, cache_dir, fetched, from_hadoop_home

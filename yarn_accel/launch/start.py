@@ -20,7 +20,7 @@ from yarn_accel.adapters.hadoop_rpc import (
     ConnectionLostError,
     RemoteCallError,
 )
-from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
+from yarn_accel.adapters.hadoop_rpc.clients import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState, NodeReport
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.application.exits import failure_line

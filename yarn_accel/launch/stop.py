@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from yarn_accel.adapters.hadoop_rpc import ApplicationGoneError, ApplicationId
-from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
+from yarn_accel.adapters.hadoop_rpc.clients import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
 from yarn_accel.errors import AccelError, ConfigError, StorageError, UnavailableError
 from yarn_accel.hadoop.control import Control

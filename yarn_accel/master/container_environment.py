@@ -7,14 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from yarn_accel.adapters.hadoop_rpc import (
-    ApplicationMaster,
-    ContainerId,
-    NativeNodeManager,
-    NativeResourceManager,
-    NodeManager,
-    ResourceManager,
-)
+from yarn_accel.adapters.hadoop_rpc import ApplicationMaster, ContainerId, NodeManager, ResourceManager
 from yarn_accel.master.config import MasterConfig
 from yarn_accel.master.credentials import MasterCredentials
 from yarn_accel.master.launch_plan import LaunchPlan, load_plan
@@ -50,7 +43,7 @@ def container_environment(
         registration.node,
         replace(registration.credentials, tenant=user),
         load_plan(Path(config.plan_file)),
-        NativeResourceManager(config.addresses, identity, settings, PATIENCE),
+        ResourceManager(config.addresses, identity, settings, PATIENCE),
         registration.am,
-        NativeNodeManager(settings, PATIENCE),
+        NodeManager(settings, PATIENCE),
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from yarn_accel.adapters.hadoop_rpc import NativeResourceManager, User
+from yarn_accel.adapters.hadoop_rpc import ResourceManager, User
 from yarn_accel.core import binding
 from yarn_accel.core.application import Application
 from yarn_accel.core.application import commands as cmd
@@ -32,7 +32,7 @@ async def preview(config_file: Path) -> dict[str, Any]:
     config = load_config(config_file)
     plan = load_plan(Path(config.plan_file))
     user = User(config.user or getpass.getuser())
-    rm = NativeResourceManager(
+    rm = ResourceManager(
         config.addresses, user, RegistrationSettings((), config.hosts).rpc_settings, PATIENCE
     )
     try:

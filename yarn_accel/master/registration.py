@@ -21,7 +21,6 @@ from yarn_accel.adapters.hadoop_rpc import (
     Address,
     AlreadyRegisteredError,
     ApplicationMaster,
-    NativeApplicationMaster,
     Patience,
     RegisterResponse,
     ResourceManagerAddresses,
@@ -117,7 +116,7 @@ async def register(words: RegistrationSettings, environ: Mapping[str, str]) -> R
     credentials, node = read_credentials(environ), environ["NM_HOST"]
     where = tuple(Address.parse(each) for each in words.rm_scheduler)
     addresses = ResourceManagerAddresses(where, where, where)
-    am = NativeApplicationMaster(addresses, credentials.am_rm, words.rpc_settings, PATIENCE)
+    am = ApplicationMaster(addresses, credentials.am_rm, words.rpc_settings, PATIENCE)
     at, listener = time.time(), listen(words.http_host, words.http_port)
     port = int(listener.getsockname()[1])
     try:

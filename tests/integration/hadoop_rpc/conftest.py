@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from yarn_accel.adapters.hadoop_rpc import (
-    NativeResourceManager,
     Patience,
+    ResourceManager,
     ResourceManagerAddresses,
     RpcSettings,
     User,
@@ -27,8 +27,8 @@ class Yarn:
     addresses: ResourceManagerAddresses
     settings: RpcSettings
 
-    def resource_manager(self) -> NativeResourceManager:
-        return NativeResourceManager(self.addresses, User(getpass.getuser()), self.settings, Patience(30.0))
+    def resource_manager(self) -> ResourceManager:
+        return ResourceManager(self.addresses, User(getpass.getuser()), self.settings, Patience(30.0))
 
 
 @pytest.fixture(scope="package")

@@ -18,11 +18,11 @@ from typing import Any
 
 from yarn_accel.adapters.hadoop_rpc import (
     ApplicationId,
+    ApplicationMaster,
     ApplicationSubmission,
     AttributeOperation,
-    NativeApplicationMaster,
-    NativeNodeManager,
-    NativeResourceManager,
+    NodeManager,
+    ResourceManager,
     ResourceManagerAddresses,
     RpcSettings,
     Token,
@@ -98,7 +98,7 @@ async def _until(ask: Callable[[], Awaitable[Any]], is_good: Callable[[Any], boo
         await asyncio.sleep(POLL_S)
 
 
-async def _as_client(rm: NativeResourceManager) -> tuple[Token, NodeReport]:
+async def _as_client(rm: ResourceManager) -> tuple[Token, NodeReport]:
     """An unmanaged application's token, and the node that serves for the rest."""
     application = (await rm.new_application()).application
     target = (await rm.nodes())[0]
@@ -112,7 +112,7 @@ async def _as_client(rm: NativeResourceManager) -> tuple[Token, NodeReport]:
     return report.am_rm_token, target
 
 
-async def _as_operator(rm: NativeResourceManager, target: NodeReport) -> None:
+async def _as_operator(rm: ResourceManager, target: NodeReport) -> None:
     assert target.capability is not None
     await rm.update_node_resource(target.node, target.capability.with_amount("acct/slot", 1))
     await rm.update_node_resource(target.node, target.capability)
@@ -120,7 +120,7 @@ async def _as_operator(rm: NativeResourceManager, target: NodeReport) -> None:
     await rm.map_attributes(AttributeOperation.REMOVE, {target.node.host: {"accel-bind": ""}})
 
 
-async def _as_master(master: NativeApplicationMaster, nodes: NativeNodeManager, target: NodeReport) -> None:
+async def _as_master(master: ApplicationMaster, nodes: NodeManager, target: NodeReport) -> None:
     await _refused(master.allocate())  # not registered
     await master.register("recorder", -1, "http://recorder:1/")
     response = await master.allocate(pinned(target.node.host, target.rack, 3, SMALL))
@@ -142,12 +142,12 @@ async def record(cluster: Cluster) -> None:
     site = HadoopSite.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
     addresses = ResourceManagerAddresses.from_properties(site.properties)
     settings = RpcSettings(hosts=site.client_hosts)
-    rm = NativeResourceManager(addresses, User(getpass.getuser()), settings)
+    rm = ResourceManager(addresses, User(getpass.getuser()), settings)
     token, target = await _as_client(rm)
     await _as_operator(rm, target)
-    wrong = NativeApplicationMaster(addresses, Token(token.identifier, b"wrong", token.kind, ""), settings)
+    wrong = ApplicationMaster(addresses, Token(token.identifier, b"wrong", token.kind, ""), settings)
     await _refused(wrong.register("h", -1, ""))
-    master, nodes = NativeApplicationMaster(addresses, token, settings), NativeNodeManager(settings)
+    master, nodes = ApplicationMaster(addresses, token, settings), NodeManager(settings)
     await _as_master(master, nodes, target)
     for client in (rm, master, wrong, nodes):
         await client.close()

@@ -16,12 +16,12 @@ import pytest
 
 from tests.integration.hadoop_rpc.conftest import Yarn
 from yarn_accel.adapters.hadoop_rpc import (
+    ApplicationMaster,
     ApplicationSubmission,
     AttributeOperation,
     ContainerId,
-    NativeApplicationMaster,
-    NativeNodeManager,
     NodeId,
+    NodeManager,
     NotRegisteredError,
     Patience,
     RegisterResponse,
@@ -30,6 +30,7 @@ from yarn_accel.adapters.hadoop_rpc import (
     TokenFile,
     write_token_file,
 )
+from yarn_accel.adapters.hadoop_rpc.methods import AllocateResponse
 from yarn_accel.adapters.hadoop_rpc.records import (
     ApplicationReport,
     ApplicationState,
@@ -44,7 +45,6 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     YarnResource,
     pinned,
 )
-from yarn_accel.adapters.hadoop_rpc.service_messages import AllocateResponse
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.rest import as_list, get_json
 
@@ -234,8 +234,8 @@ class Unmanaged:
     def __init__(self, yarn: Yarn) -> None:
         self.yarn = yarn
         self.rm = yarn.resource_manager()
-        self.nodes = NativeNodeManager(yarn.settings)
-        self.master: NativeApplicationMaster
+        self.nodes = NodeManager(yarn.settings)
+        self.master: ApplicationMaster
 
     async def begin(self) -> None:
         application = (await self.rm.new_application()).application
@@ -254,7 +254,7 @@ class Unmanaged:
 
         patience = Patience(60.0, 0.1, 0.5)
         found = await until("a token for the unmanaged master", token)
-        self.master = NativeApplicationMaster(self.yarn.addresses, found, self.yarn.settings, patience)
+        self.master = ApplicationMaster(self.yarn.addresses, found, self.yarn.settings, patience)
         await self.register()
 
     async def register(self) -> RegisterResponse:

@@ -17,12 +17,13 @@ from yarn_accel.adapters.hadoop_rpc import (
     AM_RM_KIND,
     Address,
     AlreadyRegisteredError,
+    ApplicationMaster,
     ContainerId,
-    NativeApplicationMaster,
-    NativeNodeManager,
+    NodeManager,
     ResourceManagerAddresses,
     read_token_file,
 )
+from yarn_accel.adapters.hadoop_rpc.methods import AllocateResponse
 from yarn_accel.adapters.hadoop_rpc.records import (
     ContainerState,
     ContainerStatus,
@@ -32,7 +33,6 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     YarnResource,
     pinned,
 )
-from yarn_accel.adapters.hadoop_rpc.service_messages import AllocateResponse
 
 POLL_S = 0.02
 DEADLINE_S = 60.0
@@ -62,8 +62,8 @@ class TinyMaster:
         files = read_token_file(Path(os.environ["HADOOP_TOKEN_FILE_LOCATION"]).read_bytes())
         address = Address.parse(scheduler)
         addresses = ResourceManagerAddresses((address,), (address,), (address,))
-        self.master = NativeApplicationMaster(addresses, files.of_kind(AM_RM_KIND))
-        self.nodes = NativeNodeManager()
+        self.master = ApplicationMaster(addresses, files.of_kind(AM_RM_KIND))
+        self.nodes = NodeManager()
         self.story = story
         self.own = ContainerId.parse(os.environ["CONTAINER_ID"])
         story.facts |= {"container": str(self.own), "secrets": {k: v.hex() for k, v in files.secrets.items()}}

@@ -17,8 +17,8 @@ import pytest
 
 from yarn_accel.adapters.hadoop_rpc import (
     ApplicationSubmission,
-    NativeResourceManager,
     Patience,
+    ResourceManager,
     ResourceManagerAddresses,
     RpcSettings,
     User,
@@ -97,7 +97,7 @@ class Yarn:
     async def _run(self, launch: LaunchContext) -> ApplicationReport:
         addresses = ResourceManagerAddresses.from_properties(self.site.properties)
         settings = RpcSettings(hosts=self.site.client_hosts)
-        manager = NativeResourceManager(addresses, User(getpass.getuser()), settings, Patience(30.0))
+        manager = ResourceManager(addresses, User(getpass.getuser()), settings, Patience(30.0))
         try:
             application = (await manager.new_application()).application
             resource = YarnResource.of(512, 1)

@@ -32,7 +32,7 @@ from tests.fixtures.fake_nvml import Node
 from tests.fixtures.hadoop_conf import conf_without
 from tests.fixtures.yarn_site import PREEMPTION_SETTINGS, ROOT, Hungry, Site, SiteOptions, site_up
 from tests.integration.master.hadoop_settings import change, restart, write
-from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
+from yarn_accel.adapters.hadoop_rpc.clients import ResourceManager
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop import site as hadoop_site

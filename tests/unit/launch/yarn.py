@@ -17,7 +17,8 @@ from yarn_accel.adapters.hadoop_rpc import (
     NodeId,
     ResourceManagerAddresses,
 )
-from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
+from yarn_accel.adapters.hadoop_rpc.clients import ResourceManager
+from yarn_accel.adapters.hadoop_rpc.methods import GetNewApplicationResponse
 from yarn_accel.adapters.hadoop_rpc.records import (
     ApplicationReport,
     ApplicationState,
@@ -27,7 +28,6 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     NodeState,
     YarnResource,
 )
-from yarn_accel.adapters.hadoop_rpc.service_messages import GetNewApplicationResponse
 from yarn_accel.hadoop.rm_client import RmClient
 from yarn_accel.hadoop.running import APPLICATION_TYPE
 from yarn_accel.hadoop.site import SiteSettings

@@ -22,23 +22,7 @@ from yarn_accel.adapters.hadoop_rpc import (
     TokenFile,
     write_token_file,
 )
-from yarn_accel.adapters.hadoop_rpc.records import (
-    ApplicationReport,
-    ApplicationState,
-    ContainerState,
-    ContainerStatus,
-    LaunchContext,
-    NodeAttribute,
-    NodeAttributeKey,
-    NodeReport,
-    NodeState,
-    NodeToken,
-    Priority,
-    ResourceType,
-    YarnContainer,
-    YarnResource,
-)
-from yarn_accel.adapters.hadoop_rpc.service_messages import (
+from yarn_accel.adapters.hadoop_rpc.methods import (
     AllocateRequest,
     AllocateResponse,
     ContainerException,
@@ -57,6 +41,22 @@ from yarn_accel.adapters.hadoop_rpc.service_messages import (
     StopContainersResponse,
     UpdateNodeResourceRequest,
     UpdateNodeResourceResponse,
+)
+from yarn_accel.adapters.hadoop_rpc.records import (
+    ApplicationReport,
+    ApplicationState,
+    ContainerState,
+    ContainerStatus,
+    LaunchContext,
+    NodeAttribute,
+    NodeAttributeKey,
+    NodeReport,
+    NodeState,
+    NodeToken,
+    Priority,
+    ResourceType,
+    YarnContainer,
+    YarnResource,
 )
 from yarn_accel.adapters.signed_http import Signer, exchange
 from yarn_accel.client.token_file import read_secrets

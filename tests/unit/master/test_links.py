@@ -17,19 +17,19 @@ from yarn_accel.adapters.hadoop_rpc import (
     NodeId,
     NotRegisteredError,
 )
+from yarn_accel.adapters.hadoop_rpc.methods import (
+    AllocateResponse,
+    ContainerException,
+    GetContainerStatusesResponse,
+    RegisterResponse,
+    StartContainersResponse,
+)
 from yarn_accel.adapters.hadoop_rpc.records import (
     ContainerState,
     ContainerStatus,
     FinalStatus,
     LaunchContext,
     YarnContainer,
-)
-from yarn_accel.adapters.hadoop_rpc.service_messages import (
-    AllocateResponse,
-    ContainerException,
-    GetContainerStatusesResponse,
-    RegisterResponse,
-    StartContainersResponse,
 )
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev

@@ -2,30 +2,30 @@
 
 ::
 
-    protobuf       messages <-> bytes              identifiers, records, header_messages,
-    framing        frames, headers, calls          service_messages     YARN's records and calls
-    sasl           the login                       methods              what can be called, and repeated
-    transport      one connection on asyncio       native, nodes        the back end behind `backend`
-    failover       several addresses, patience     credentials_file     token files
+    protobuf     messages <-> bytes              records      YARN's names and records
+    tokens       tokens, and files of them       methods      YARN's calls: requests, answers, repeated or not
+    sasl         the login                       clients      ResourceManager, NodeManagers: what others call
+    framing      headers, frames, calls          rpc_errors   the errors of a call
+    transport    one connection; a service that may be at several addresses, or away
 
 It works with Hadoop 3 where ``hadoop.rpc.protection`` is authentication, with simple or token logins.
 Kerberos, integrity and privacy are not supported: `UnsupportedLoginError` says so.
 """
 
-from yarn_accel.adapters.hadoop_rpc.addresses import Address, ResourceManagerAddresses
-from yarn_accel.adapters.hadoop_rpc.backend import ApplicationMaster, NodeManager, ResourceManager
-from yarn_accel.adapters.hadoop_rpc.credentials_file import (
-    AM_RM_KIND,
-    TokenFile,
-    read_token_file,
-    write_token_file,
+from yarn_accel.adapters.hadoop_rpc.clients import (
+    ApplicationMaster,
+    NodeManager,
+    ResourceManager,
+    ResourceManagerAddresses,
 )
-from yarn_accel.adapters.hadoop_rpc.failover import Patience
 from yarn_accel.adapters.hadoop_rpc.framing import User
-from yarn_accel.adapters.hadoop_rpc.header_messages import Token
-from yarn_accel.adapters.hadoop_rpc.identifiers import ApplicationId, AttemptId, ContainerId, NodeId
-from yarn_accel.adapters.hadoop_rpc.native import NativeApplicationMaster, NativeResourceManager
-from yarn_accel.adapters.hadoop_rpc.nodes import NativeNodeManager
+from yarn_accel.adapters.hadoop_rpc.methods import (
+    AllocateResponse,
+    ApplicationSubmission,
+    AttributeOperation,
+    RegisterResponse,
+)
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationId, AttemptId, ContainerId, NodeId
 from yarn_accel.adapters.hadoop_rpc.rpc_errors import (
     AlreadyRegisteredError,
     ApplicationGoneError,
@@ -38,13 +38,14 @@ from yarn_accel.adapters.hadoop_rpc.rpc_errors import (
     UnsupportedLoginError,
     error_of_exception,
 )
-from yarn_accel.adapters.hadoop_rpc.service_messages import (
-    AllocateResponse,
-    ApplicationSubmission,
-    AttributeOperation,
-    RegisterResponse,
+from yarn_accel.adapters.hadoop_rpc.tokens import (
+    AM_RM_KIND,
+    Token,
+    TokenFile,
+    read_token_file,
+    write_token_file,
 )
-from yarn_accel.adapters.hadoop_rpc.transport import RpcSettings
+from yarn_accel.adapters.hadoop_rpc.transport import Address, Patience, RpcSettings
 
 __all__ = [
     "AM_RM_KIND",
@@ -61,9 +62,6 @@ __all__ = [
     "BusyError",
     "ConnectionLostError",
     "ContainerId",
-    "NativeApplicationMaster",
-    "NativeNodeManager",
-    "NativeResourceManager",
     "NodeId",
     "NodeManager",
     "NotRegisteredError",

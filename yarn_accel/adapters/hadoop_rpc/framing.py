@@ -11,29 +11,122 @@ Without a token the login is skipped and the context names the user.  Calls may 
 answers come in any order.  A frame's length is checked before its bytes are kept.
 """
 
+# ruff: noqa: RUF009 - `enum` and `message` declare fields, as dataclasses.field does
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 
-from yarn_accel.adapters.hadoop_rpc.header_messages import (
-    ConnectionContext,
-    MethodHeader,
-    RequestHeader,
-    ResponseHeader,
-    RpcKind,
-    RpcOperation,
-    RpcStatus,
-    SaslMessage,
-    Token,
-    UserInformation,
+from yarn_accel.adapters.hadoop_rpc.protobuf import (
+    binary,
+    decode_delimited,
+    delimited,
+    encode,
+    enum,
+    message,
+    sint32,
+    string,
+    uint32,
+    uint64,
 )
-from yarn_accel.adapters.hadoop_rpc.protobuf import decode_delimited, delimited, encode
-from yarn_accel.adapters.hadoop_rpc.rpc_errors import error_of_response
-from yarn_accel.adapters.hadoop_rpc.sasl import TokenLogin
+from yarn_accel.adapters.hadoop_rpc.rpc_errors import remote_error
+from yarn_accel.adapters.hadoop_rpc.sasl import SaslMessage, TokenLogin
+from yarn_accel.adapters.hadoop_rpc.tokens import Token
 from yarn_accel.errors import AccelError, LocalProtocolError, RemoteProtocolError
+
+
+class RpcKind(IntEnum):
+    """How a request is serialized."""
+
+    BUILTIN = 0
+    WRITABLE = 1
+    PROTOCOL_BUFFER = 2
+
+
+class RpcOperation(IntEnum):
+    """What a frame of a client is."""
+
+    FINAL_PACKET = 0
+    CONTINUATION_PACKET = 1
+    CLOSE_CONNECTION = 2
+
+
+class RpcStatus(IntEnum):
+    """Outcome of a call; after FATAL the server closes the connection."""
+
+    SUCCESS = 0
+    ERROR = 1
+    FATAL = 2
+
+
+class RpcErrorCode(IntEnum):
+    """At which level a call failed."""
+
+    ERROR_APPLICATION = 1
+    ERROR_NO_SUCH_METHOD = 2
+    ERROR_NO_SUCH_PROTOCOL = 3
+    ERROR_RPC_SERVER = 4
+    ERROR_SERIALIZING_RESPONSE = 5
+    ERROR_RPC_VERSION_MISMATCH = 6
+    FATAL_UNKNOWN = 10
+    FATAL_UNSUPPORTED_SERIALIZATION = 11
+    FATAL_INVALID_RPC_HEADER = 12
+    FATAL_DESERIALIZING_REQUEST = 13
+    FATAL_VERSION_MISMATCH = 14
+    FATAL_UNAUTHORIZED = 15
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeader:
+    """Before every frame of a client; negative call ids are the login's and the context's."""
+
+    rpc_kind: RpcKind | None = enum(1, RpcKind, name="rpcKind")
+    rpc_op: RpcOperation | None = enum(2, RpcOperation, name="rpcOp")
+    call_id: int = sint32(3, 0, required=True, name="callId")
+    client_id: bytes = binary(4, b"", required=True, name="clientId")
+    retry_count: int | None = sint32(5, name="retryCount")
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHeader:
+    """Before every frame of a server."""
+
+    call_id: int = uint32(1, 0, required=True, name="callId")
+    status: RpcStatus = enum(2, RpcStatus, RpcStatus.FATAL, required=True)
+    server_ipc_version: int | None = uint32(3, name="serverIpcVersionNum")
+    exception_class: str = string(4, "", name="exceptionClassName")
+    error_message: str = string(5, "", name="errorMsg")
+    error_code: RpcErrorCode | None = enum(6, RpcErrorCode, name="errorDetail")
+    client_id: bytes | None = binary(7, name="clientId")
+    retry_count: int | None = sint32(8, name="retryCount")
+
+
+@dataclass(frozen=True, slots=True)
+class UserInformation:
+    """Who a connection acts for; empty where a token says it."""
+
+    effective_user: str | None = string(1, name="effectiveUser")
+    real_user: str | None = string(2, name="realUser")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionContext:
+    """First frame after the login."""
+
+    user: UserInformation | None = message(2, UserInformation, name="userInfo")
+    protocol: str | None = string(3)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodHeader:
+    """Before the arguments of a call: which method of which protocol."""
+
+    method: str = string(1, "", required=True, name="methodName")
+    protocol: str = string(2, "", required=True, name="declaringClassProtocolName")
+    version: int = uint64(3, 0, required=True, name="clientProtocolVersion")
+
 
 MAX_FRAME_BYTES = 64 << 20
 _VERSION = 9
@@ -120,11 +213,6 @@ class RpcClientProtocol:
         """Calls may be made."""
         return self._state is _State.OPEN
 
-    @property
-    def n_open_calls(self) -> int:
-        """Calls without an answer yet."""
-        return len(self._open_calls)
-
     def begin(self) -> list[RpcEvent]:
         """Make the first bytes to send; `LoggedIn` at once when no login is needed.
 
@@ -208,8 +296,11 @@ class RpcClientProtocol:
         header, at = decode_delimited(ResponseHeader, frame)
         call_id = header.call_id - (1 << 32) if header.call_id >> 31 else header.call_id
         if header.status is not RpcStatus.SUCCESS:
-            error = error_of_response(header, self._address)
-            if header.status is RpcStatus.FATAL or call_id not in self._open_calls:
+            is_fatal = header.status is RpcStatus.FATAL
+            error = remote_error(
+                header.exception_class, header.error_message, self._address, is_fatal=is_fatal
+            )
+            if is_fatal or call_id not in self._open_calls:
                 raise error
             self._open_calls.remove(call_id)
             return CallFailed(call_id, error)

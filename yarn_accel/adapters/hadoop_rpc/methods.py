@@ -1,22 +1,448 @@
-"""Every method this package calls: of which protocol, with which messages, and whether it may be repeated.
+"""Every method this package calls: its protocol, its request and answer, and whether it may be repeated.
 
-*Repeatable* means that carrying it out twice does no harm, so it may be sent again when a connection broke
-before the answer came.  ``allocate`` is repeatable because a heartbeat with the number of the one before gets
-the same answer again; starting a container is not, because the second time is an error.
+The names of requests and answers are Hadoop's without ``Proto``.  *Repeatable* means that carrying a call out
+twice does no harm, so it may be sent again when a connection broke before the answer came.  ``allocate`` is
+repeatable because a heartbeat with the number of the one before gets the same answer again; starting a
+container is not, because the second time is an error.
 """
 
+# ruff: noqa: RUF009 - `enum` and `message` declare fields, as dataclasses.field does
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from enum import IntEnum
+from typing import Generic, TypeVar
 
-from yarn_accel.adapters.hadoop_rpc import service_messages as messages
+from yarn_accel.adapters.hadoop_rpc.protobuf import (
+    binary,
+    boolean,
+    enum,
+    float32,
+    int32,
+    int64,
+    message,
+    string,
+)
+from yarn_accel.adapters.hadoop_rpc.records import (
+    ApplicationId,
+    ApplicationReport,
+    ApplicationState,
+    ContainerId,
+    ContainerStatus,
+    FinalStatus,
+    LaunchContext,
+    LogAggregation,
+    NamedBytes,
+    NodeAttribute,
+    NodeId,
+    NodeReport,
+    NodeState,
+    NodeToken,
+    Priority,
+    ResourceRequest,
+    ResourceType,
+    YarnContainer,
+    YarnResource,
+)
+from yarn_accel.adapters.hadoop_rpc.tokens import Token
+
+
+class MasterCommand(IntEnum):
+    """What the ResourceManager orders an application master to do; absent nearly always."""
+
+    RESYNC = 1
+    SHUTDOWN = 2
+
+
+class AttributeOperation(IntEnum):
+    """How node attributes change: all of a node replaced, or some added, or some removed."""
+
+    REPLACE = 1
+    ADD = 2
+    REMOVE = 3
+
+
+# ---- the client's protocol
+
+
+@dataclass(frozen=True, slots=True)
+class GetNewApplicationRequest:
+    """Ask for an application id."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetNewApplicationResponse:
+    """An id and the largest container there is."""
+
+    application: ApplicationId = message(1, ApplicationId, required=True, name="application_id")
+    maximum: YarnResource | None = message(2, YarnResource, name="maximumCapability")
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationSubmission:
+    """Everything about a new application.
+
+    Attributes:
+        max_attempts: how often its master may run; 0 means the cluster's own limit.
+        attempt_failures_validity_ms: failures older than that do not count; -1: all count.
+        keep_containers: containers of a dead attempt live on and are given to the next.
+    """
+
+    application: ApplicationId = message(1, ApplicationId, required=True, name="application_id")
+    name: str = string(2, "", name="application_name")
+    queue: str = string(3, "default")
+    priority: Priority | None = message(4, Priority)
+    launch: LaunchContext = message(5, LaunchContext, required=True, name="am_container_spec")
+    is_unmanaged: bool | None = boolean(7, name="unmanaged_am")
+    max_attempts: int = int32(8, 0, name="maxAppAttempts")
+    resource: YarnResource = message(9, YarnResource, required=True)
+    type: str = string(10, "YARN", name="applicationType")
+    keep_containers: bool = boolean(11, False, name="keep_containers_across_application_attempts")
+    tags: tuple[str, ...] = string(12, repeated=True, name="applicationTags")
+    attempt_failures_validity_ms: int = int64(13, -1, name="attempt_failures_validity_interval")
+    logs: LogAggregation | None = message(14, LogAggregation, name="log_aggregation_context")
+    label: str | None = string(16, name="node_label_expression")
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitApplicationRequest:
+    """Start an application."""
+
+    submission: ApplicationSubmission = message(
+        1, ApplicationSubmission, required=True, name="application_submission_context"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitApplicationResponse:
+    """It is known; `GetApplicationReportRequest` tells more."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetApplicationReportRequest:
+    """Ask for the report of an application."""
+
+    application: ApplicationId = message(1, ApplicationId, required=True, name="application_id")
+
+
+@dataclass(frozen=True, slots=True)
+class GetApplicationReportResponse:
+    """The report."""
+
+    report: ApplicationReport = message(1, ApplicationReport, required=True, name="application_report")
+
+
+@dataclass(frozen=True, slots=True)
+class KillApplicationRequest:
+    """End an application."""
+
+    application: ApplicationId = message(1, ApplicationId, required=True, name="application_id")
+    diagnostics: str | None = string(2)
+
+
+@dataclass(frozen=True, slots=True)
+class KillApplicationResponse:
+    """Whether it is over already; ask again while not."""
+
+    is_completed: bool = boolean(1, False, name="is_kill_completed")
+
+
+@dataclass(frozen=True, slots=True)
+class GetClusterNodesRequest:
+    """Ask for nodes in these states; none named: all that are not gone."""
+
+    states: tuple[NodeState, ...] = enum(1, NodeState, repeated=True, name="nodeStates")
+
+
+@dataclass(frozen=True, slots=True)
+class GetClusterNodesResponse:
+    """The nodes."""
+
+    reports: tuple[NodeReport, ...] = message(1, NodeReport, repeated=True, name="nodeReports")
+
+
+@dataclass(frozen=True, slots=True)
+class GetApplicationsRequest:
+    """Ask for applications; an empty condition does not restrict."""
+
+    types: tuple[str, ...] = string(1, repeated=True, name="application_types")
+    states: tuple[ApplicationState, ...] = enum(2, ApplicationState, repeated=True, name="application_states")
+    users: tuple[str, ...] = string(3, repeated=True)
+    queues: tuple[str, ...] = string(4, repeated=True)
+    tags: tuple[str, ...] = string(10, repeated=True, name="applicationTags")
+    name: str | None = string(12)
+
+
+@dataclass(frozen=True, slots=True)
+class GetApplicationsResponse:
+    """The applications."""
+
+    reports: tuple[ApplicationReport, ...] = message(1, ApplicationReport, repeated=True, name="applications")
+
+
+# ---- the application master's protocol
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterRequest:
+    """Tell the ResourceManager that this attempt's master runs, and where its page is."""
+
+    host: str = string(1, "")
+    rpc_port: int = int32(2, -1)
+    tracking_url: str = string(3, "")
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterResponse:
+    """What the cluster allows, and what earlier attempts left."""
+
+    maximum: YarnResource | None = message(1, YarnResource, name="maximumCapability")
+    client_key: bytes | None = binary(2, name="client_to_am_token_master_key")
+    previous_containers: tuple[YarnContainer, ...] = message(
+        4, YarnContainer, repeated=True, name="containers_from_previous_attempts"
+    )
+    queue: str = string(5, "")
+    node_tokens: tuple[NodeToken, ...] = message(
+        6, NodeToken, repeated=True, name="nm_tokens_from_previous_attempts"
+    )
+    resource_types: tuple[ResourceType, ...] = message(9, ResourceType, repeated=True)
+
+    def __repr__(self) -> str:
+        return f"RegisterResponse(queue={self.queue!r}, {len(self.previous_containers)} previous containers)"
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateRequest:
+    """A master's heartbeat: what it asks for and gives back. `response_id` is that of the last answer."""
+
+    ask: tuple[ResourceRequest, ...] = message(1, ResourceRequest, repeated=True)
+    release: tuple[ContainerId, ...] = message(2, ContainerId, repeated=True)
+    response_id: int = int32(4, 0)
+    progress: float = float32(5, 0.0)
+    tracking_url: str | None = string(11)
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionContainer:
+    """A container that may be preempted."""
+
+    id: ContainerId = message(1, ContainerId, required=True)
+
+
+@dataclass(frozen=True, slots=True)
+class StrictPreemptionContract:
+    """Containers that end soon, whatever is done."""
+
+    containers: tuple[PreemptionContainer, ...] = message(
+        1, PreemptionContainer, repeated=True, name="container"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionContract:
+    """Containers that end soon unless as much is given back otherwise; CapacityScheduler's kind."""
+
+    containers: tuple[PreemptionContainer, ...] = message(
+        2, PreemptionContainer, repeated=True, name="container"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionMessage:
+    """What the ResourceManager is about to take away."""
+
+    strict: StrictPreemptionContract | None = message(1, StrictPreemptionContract, name="strictContract")
+    negotiable: PreemptionContract | None = message(2, PreemptionContract, name="contract")
+
+    @property
+    def containers(self) -> tuple[ContainerId, ...]:
+        """All containers it names."""
+        contracts = (self.strict, self.negotiable)
+        return tuple(each.id for contract in contracts if contract for each in contract.containers)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateResponse:
+    """What happened since the last heartbeat.
+
+    Attributes:
+        command: None nearly always. The proto's enum begins with RESYNC, so reading an absent field as its
+            default would order a resync at every heartbeat.
+    """
+
+    command: MasterCommand | None = enum(1, MasterCommand, name="a_m_command")
+    response_id: int = int32(2, 0)
+    allocated: tuple[YarnContainer, ...] = message(
+        3, YarnContainer, repeated=True, name="allocated_containers"
+    )
+    completed: tuple[ContainerStatus, ...] = message(
+        4, ContainerStatus, repeated=True, name="completed_container_statuses"
+    )
+    headroom: YarnResource | None = message(5, YarnResource, name="limit")
+    updated_nodes: tuple[NodeReport, ...] = message(6, NodeReport, repeated=True)
+    n_nodes: int | None = int32(7, name="num_cluster_nodes")
+    preemption: PreemptionMessage | None = message(8, PreemptionMessage, name="preempt")
+    node_tokens: tuple[NodeToken, ...] = message(9, NodeToken, repeated=True, name="nm_tokens")
+    am_rm_token: Token | None = message(12, Token)
+    previous_containers: tuple[YarnContainer, ...] = message(
+        17, YarnContainer, repeated=True, name="containers_from_previous_attempts"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRequest:
+    """The application is over."""
+
+    diagnostics: str = string(1, "")
+    tracking_url: str = string(2, "")
+    final_status: FinalStatus = enum(3, FinalStatus, FinalStatus.SUCCEEDED, name="final_application_status")
+
+
+@dataclass(frozen=True, slots=True)
+class FinishResponse:
+    """Whether the ResourceManager has stored the end; ask again while not."""
+
+    is_unregistered: bool = boolean(1, False, name="isUnregistered")
+
+
+# ---- the NodeManager's protocol
+
+
+@dataclass(frozen=True, slots=True)
+class StartContainerRequest:
+    """Start a process in a container that the ResourceManager gave."""
+
+    launch: LaunchContext = message(1, LaunchContext, required=True, name="container_launch_context")
+    token: Token = message(2, Token, required=True, name="container_token")
+
+
+@dataclass(frozen=True, slots=True)
+class StartContainersRequest:
+    """Start several on one node."""
+
+    requests: tuple[StartContainerRequest, ...] = message(
+        1, StartContainerRequest, repeated=True, name="start_container_request"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SerializedException:
+    """A Java exception as data."""
+
+    message: str = string(1, "")
+    class_name: str = string(3, "")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerException:
+    """Why one container was not started, stopped or found."""
+
+    id: ContainerId = message(1, ContainerId, required=True, name="container_id")
+    exception: SerializedException | None = message(2, SerializedException)
+
+
+@dataclass(frozen=True, slots=True)
+class StartContainersResponse:
+    """Which were started."""
+
+    services: tuple[NamedBytes, ...] = message(1, NamedBytes, repeated=True, name="services_meta_data")
+    succeeded: tuple[ContainerId, ...] = message(2, ContainerId, repeated=True, name="succeeded_requests")
+    failed: tuple[ContainerException, ...] = message(
+        3, ContainerException, repeated=True, name="failed_requests"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StopContainersRequest:
+    """Stop several on one node."""
+
+    ids: tuple[ContainerId, ...] = message(1, ContainerId, repeated=True, name="container_id")
+
+
+@dataclass(frozen=True, slots=True)
+class StopContainersResponse:
+    """Which were stopped."""
+
+    succeeded: tuple[ContainerId, ...] = message(1, ContainerId, repeated=True, name="succeeded_requests")
+    failed: tuple[ContainerException, ...] = message(
+        2, ContainerException, repeated=True, name="failed_requests"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GetContainerStatusesRequest:
+    """Ask how several on one node fare."""
+
+    ids: tuple[ContainerId, ...] = message(1, ContainerId, repeated=True, name="container_id")
+
+
+@dataclass(frozen=True, slots=True)
+class GetContainerStatusesResponse:
+    """How they fare."""
+
+    statuses: tuple[ContainerStatus, ...] = message(1, ContainerStatus, repeated=True, name="status")
+    failed: tuple[ContainerException, ...] = message(
+        2, ContainerException, repeated=True, name="failed_requests"
+    )
+
+
+# ---- the operator's protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceOption:
+    """A node's new resource, and how long containers that no longer fit may stay: -1 for ever, else ms."""
+
+    resource: YarnResource = message(1, YarnResource, required=True)
+    over_commit_timeout_ms: int = int32(2, -1, name="over_commit_timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResource:
+    """Which node gets which resource."""
+
+    node: NodeId = message(1, NodeId, required=True, name="node_id")
+    option: ResourceOption = message(2, ResourceOption, required=True, name="resource_option")
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateNodeResourceRequest:
+    """Set what nodes offer: whole vectors, a type that is not named becomes 0."""
+
+    nodes: tuple[NodeResource, ...] = message(1, NodeResource, repeated=True, name="node_resource_map")
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateNodeResourceResponse:
+    """Done."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAttributes:
+    """Attributes of one host (without its port)."""
+
+    host: str = string(1, "", name="node")
+    attributes: tuple[NodeAttribute, ...] = message(2, NodeAttribute, repeated=True, name="nodeAttributes")
+
+
+@dataclass(frozen=True, slots=True)
+class MapAttributesRequest:
+    """Change attributes of nodes."""
+
+    operation: AttributeOperation = enum(1, AttributeOperation, AttributeOperation.REPLACE)
+    nodes: tuple[NodeAttributes, ...] = message(2, NodeAttributes, repeated=True, name="nodeToAttributes")
+    fail_on_unknown_nodes: bool = boolean(3, False, name="failOnUnknownNodes")
+
+
+@dataclass(frozen=True, slots=True)
+class MapAttributesResponse:
+    """Done."""
+
 
 APPLICATION_CLIENT = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
 APPLICATION_MASTER = "org.apache.hadoop.yarn.api.ApplicationMasterProtocolPB"
 CONTAINER_MANAGEMENT = "org.apache.hadoop.yarn.api.ContainerManagementProtocolPB"
 ADMINISTRATION = "org.apache.hadoop.yarn.server.api.ResourceManagerAdministrationProtocolPB"
-
 Q = TypeVar("Q")
 A = TypeVar("A")
 
@@ -29,114 +455,44 @@ class Method(Generic[Q, A]):
     name: str
     request: type[Q]
     answer: type[A]
-    is_repeatable: bool
+    is_repeatable: bool = True
 
 
 GET_NEW_APPLICATION = Method(
-    APPLICATION_CLIENT,
-    "getNewApplication",
-    messages.GetNewApplicationRequest,
-    messages.GetNewApplicationResponse,
-    True,
+    APPLICATION_CLIENT, "getNewApplication", GetNewApplicationRequest, GetNewApplicationResponse
 )
 SUBMIT_APPLICATION = Method(
-    APPLICATION_CLIENT,
-    "submitApplication",
-    messages.SubmitApplicationRequest,
-    messages.SubmitApplicationResponse,
-    True,  # a known application id is not submitted twice
-)
+    APPLICATION_CLIENT, "submitApplication", SubmitApplicationRequest, SubmitApplicationResponse
+)  # a known application id is not submitted twice
 GET_APPLICATION_REPORT = Method(
-    APPLICATION_CLIENT,
-    "getApplicationReport",
-    messages.GetApplicationReportRequest,
-    messages.GetApplicationReportResponse,
-    True,
+    APPLICATION_CLIENT, "getApplicationReport", GetApplicationReportRequest, GetApplicationReportResponse
 )
 KILL_APPLICATION = Method(
-    APPLICATION_CLIENT,
-    "forceKillApplication",
-    messages.KillApplicationRequest,
-    messages.KillApplicationResponse,
-    True,
+    APPLICATION_CLIENT, "forceKillApplication", KillApplicationRequest, KillApplicationResponse
 )
 GET_CLUSTER_NODES = Method(
-    APPLICATION_CLIENT,
-    "getClusterNodes",
-    messages.GetClusterNodesRequest,
-    messages.GetClusterNodesResponse,
-    True,
+    APPLICATION_CLIENT, "getClusterNodes", GetClusterNodesRequest, GetClusterNodesResponse
 )
 GET_APPLICATIONS = Method(
-    APPLICATION_CLIENT,
-    "getApplications",
-    messages.GetApplicationsRequest,
-    messages.GetApplicationsResponse,
-    True,
+    APPLICATION_CLIENT, "getApplications", GetApplicationsRequest, GetApplicationsResponse
 )
 REGISTER = Method(
-    APPLICATION_MASTER,
-    "registerApplicationMaster",
-    messages.RegisterRequest,
-    messages.RegisterResponse,
-    True,  # the second time is refused, which says that the first was carried out
-)
-ALLOCATE = Method(APPLICATION_MASTER, "allocate", messages.AllocateRequest, messages.AllocateResponse, True)
+    APPLICATION_MASTER, "registerApplicationMaster", RegisterRequest, RegisterResponse
+)  # the second time is refused, which says that the first was carried out
+ALLOCATE = Method(APPLICATION_MASTER, "allocate", AllocateRequest, AllocateResponse)
 FINISH = Method(
-    APPLICATION_MASTER,
-    "finishApplicationMaster",
-    messages.FinishRequest,
-    messages.FinishResponse,
-    True,  # it is asked repeatedly anyway, until the end is stored
-)
+    APPLICATION_MASTER, "finishApplicationMaster", FinishRequest, FinishResponse
+)  # it is asked repeatedly anyway, until the end is stored
 START_CONTAINERS = Method(
-    CONTAINER_MANAGEMENT,
-    "startContainers",
-    messages.StartContainersRequest,
-    messages.StartContainersResponse,
-    False,
+    CONTAINER_MANAGEMENT, "startContainers", StartContainersRequest, StartContainersResponse, False
 )
 STOP_CONTAINERS = Method(
-    CONTAINER_MANAGEMENT,
-    "stopContainers",
-    messages.StopContainersRequest,
-    messages.StopContainersResponse,
-    True,
+    CONTAINER_MANAGEMENT, "stopContainers", StopContainersRequest, StopContainersResponse
 )
 GET_CONTAINER_STATUSES = Method(
-    CONTAINER_MANAGEMENT,
-    "getContainerStatuses",
-    messages.GetContainerStatusesRequest,
-    messages.GetContainerStatusesResponse,
-    True,
+    CONTAINER_MANAGEMENT, "getContainerStatuses", GetContainerStatusesRequest, GetContainerStatusesResponse
 )
 UPDATE_NODE_RESOURCE = Method(
-    ADMINISTRATION,
-    "updateNodeResource",
-    messages.UpdateNodeResourceRequest,
-    messages.UpdateNodeResourceResponse,
-    True,
+    ADMINISTRATION, "updateNodeResource", UpdateNodeResourceRequest, UpdateNodeResourceResponse
 )
-MAP_ATTRIBUTES = Method(
-    ADMINISTRATION,
-    "mapAttributesToNodes",
-    messages.MapAttributesRequest,
-    messages.MapAttributesResponse,
-    True,
-)
-ALL_METHODS: tuple[Method[Any, Any], ...] = (
-    GET_NEW_APPLICATION,
-    SUBMIT_APPLICATION,
-    GET_APPLICATION_REPORT,
-    KILL_APPLICATION,
-    GET_CLUSTER_NODES,
-    GET_APPLICATIONS,
-    REGISTER,
-    ALLOCATE,
-    FINISH,
-    START_CONTAINERS,
-    STOP_CONTAINERS,
-    GET_CONTAINER_STATUSES,
-    UPDATE_NODE_RESOURCE,
-    MAP_ATTRIBUTES,
-)
+MAP_ATTRIBUTES = Method(ADMINISTRATION, "mapAttributesToNodes", MapAttributesRequest, MapAttributesResponse)

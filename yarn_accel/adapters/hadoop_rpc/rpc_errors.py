@@ -19,10 +19,12 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from yarn_accel.adapters.hadoop_rpc.header_messages import ResponseHeader, RpcStatus
-from yarn_accel.adapters.hadoop_rpc.service_messages import SerializedException
 from yarn_accel.errors import AccelError, AuthenticationError, RejectedError, UnavailableError
+
+if TYPE_CHECKING:
+    from yarn_accel.adapters.hadoop_rpc.methods import SerializedException
 
 LOGIN_CURE = (
     "`yarn-accel` needs hadoop.security.authentication: simple and hadoop.rpc.protection: authentication; "
@@ -105,20 +107,20 @@ _LOGIN = {"InvalidToken", "SaslException"}
 _LOGIN_IF_FATAL = {"AccessControlException", "AuthorizationException"}
 
 
-def error_of_response(header: ResponseHeader, address: str) -> AccelError:
-    """The error that an answer with status ERROR or FATAL stands for."""
-    is_fatal = header.status is RpcStatus.FATAL
-    return _error(header.exception_class, header.error_message, address, is_fatal=is_fatal)
-
-
 def error_of_exception(exception: SerializedException | None, address: str) -> AccelError:
     """The error that an exception inside an answer stands for."""
     if exception is None:
         return RemoteCallError("", f"{address}: no reason given")
-    return _error(exception.class_name, exception.message, address, is_fatal=False)
+    return remote_error(exception.class_name, exception.message, address)
 
 
-def _error(exception_class: str, text: str, address: str, *, is_fatal: bool) -> AccelError:
+def remote_error(exception_class: str, text: str, address: str, *, is_fatal: bool = False) -> AccelError:
+    """The error that a Java exception with this text stands for.
+
+    Args:
+        address: who sent it.
+        is_fatal: the server closes the connection after it.
+    """
     name = _simple(exception_class)
     reason = _STACK.split(text[: 2 * _MAX_CHARS], maxsplit=1)[0].strip()
     reason = reason.removeprefix(f"{exception_class}: ")[:_MAX_CHARS]

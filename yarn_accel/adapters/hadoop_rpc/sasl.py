@@ -1,10 +1,14 @@
 """The login of a connection, without the socket: DIGEST-MD5 (RFC 2831) with a Hadoop token.
 
-The server's offer says which methods and mechanisms it takes and already holds the first challenge.  The user
+The server's offer names the methods and mechanisms it takes, and already holds the first challenge.  The user
 is the token's identifier, the password the token's password, both in base64; integrity and privacy are not
 asked for (``qop=auth``).  The server must prove that it knows the password too (``rspauth``).
+
+`framing` carries the messages: it sends what `TokenLogin.begin` and `TokenLogin.receive` return, until
+`receive` returns None.  Another mechanism is another class with these two methods.
 """
 
+# ruff: noqa: RUF009 - `enum` and `message` declare fields, as dataclasses.field does
 from __future__ import annotations
 
 import base64
@@ -13,10 +17,46 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
 
-from yarn_accel.adapters.hadoop_rpc.header_messages import SaslAuth, SaslMessage, SaslState, Token
+from yarn_accel.adapters.hadoop_rpc.protobuf import binary, enum, message, string, uint32
 from yarn_accel.adapters.hadoop_rpc.rpc_errors import LOGIN_CURE, UnsupportedLoginError
+from yarn_accel.adapters.hadoop_rpc.tokens import Token
 from yarn_accel.errors import AuthenticationError, RemoteProtocolError
+
+
+class SaslState(IntEnum):
+    """Steps of the login."""
+
+    SUCCESS = 0
+    NEGOTIATE = 1
+    INITIATE = 2
+    CHALLENGE = 3
+    RESPONSE = 4
+    WRAP = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SaslAuth:
+    """One way to log in that the server offers."""
+
+    method: str = string(1, "", required=True)
+    mechanism: str = string(2, "", required=True)
+    protocol: str | None = string(3)
+    server_id: str | None = string(4, name="serverId")
+    challenge: bytes | None = binary(5)
+
+
+@dataclass(frozen=True, slots=True)
+class SaslMessage:
+    """One step of the login."""
+
+    version: int | None = uint32(1)
+    state: SaslState = enum(2, SaslState, SaslState.WRAP, required=True)
+    token: bytes | None = binary(3)
+    auths: tuple[SaslAuth, ...] = message(4, SaslAuth, repeated=True)
+
 
 DIGEST_MD5 = "DIGEST-MD5"
 MAX_CHALLENGE_BYTES = 4096

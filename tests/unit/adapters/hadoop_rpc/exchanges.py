@@ -6,17 +6,19 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.unit.adapters.hadoop_rpc.fake_hadoop import METHODS
 from yarn_accel.adapters.hadoop_rpc.framing import (
     CallAnswered,
     CallFailed,
     Identity,
     LoggedIn,
+    MethodHeader,
+    RequestHeader,
     RpcClientProtocol,
     User,
 )
-from yarn_accel.adapters.hadoop_rpc.header_messages import MethodHeader, RequestHeader, Token
-from yarn_accel.adapters.hadoop_rpc.methods import ALL_METHODS
 from yarn_accel.adapters.hadoop_rpc.protobuf import decode_delimited
+from yarn_accel.adapters.hadoop_rpc.tokens import Token
 
 FILE = Path(__file__).parent / "data" / "exchanges-3.5.0.json"
 
@@ -54,7 +56,7 @@ class Exchange:
             header, position = decode_delimited(RequestHeader, frame)
             if header.call_id >= 0:
                 called, position = decode_delimited(MethodHeader, frame, position)
-                method = next(each for each in ALL_METHODS if each.name == called.method)
+                method = METHODS[called.method]
                 found.append((method.name, decode_delimited(method.request, frame, position)[0]))
         return found
 

@@ -13,20 +13,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from yarn_accel.adapters.hadoop_rpc.addresses import Address
-from yarn_accel.adapters.hadoop_rpc.header_messages import (
+from yarn_accel.adapters.hadoop_rpc import methods
+from yarn_accel.adapters.hadoop_rpc.framing import (
     ConnectionContext,
     MethodHeader,
     RequestHeader,
     ResponseHeader,
     RpcStatus,
-    SaslAuth,
-    SaslMessage,
-    SaslState,
-    Token,
 )
-from yarn_accel.adapters.hadoop_rpc.methods import ALL_METHODS, Method
+from yarn_accel.adapters.hadoop_rpc.methods import Method
 from yarn_accel.adapters.hadoop_rpc.protobuf import decode_delimited, delimited, encode
+from yarn_accel.adapters.hadoop_rpc.sasl import SaslAuth, SaslMessage, SaslState
+from yarn_accel.adapters.hadoop_rpc.tokens import Token
+from yarn_accel.adapters.hadoop_rpc.transport import Address
 
 NONCE = "c2VydmVyLW5vbmNl"
 STANDBY = "org.apache.hadoop.ipc.StandbyException"
@@ -34,6 +33,11 @@ NOT_REGISTERED = "org.apache.hadoop.yarn.exceptions.ApplicationMasterNotRegister
 INVALID_TOKEN = "org.apache.hadoop.security.token.SecretManager$InvalidToken"
 CLOSE = object()
 """A handler that returns it makes the server close the connection instead of answering."""
+
+METHODS: dict[str, Method[Any, Any]] = {
+    each.name: each for each in vars(methods).values() if isinstance(each, Method)
+}
+"""Every method that the package calls, by its name."""
 
 Handler = Callable[[Any], Any] | Callable[[Any], Awaitable[Any]]
 
@@ -156,7 +160,7 @@ class FakeHadoop:
         self, writer: asyncio.StreamWriter, header: RequestHeader, frame: bytes, at: int
     ) -> None:
         called, at = decode_delimited(MethodHeader, frame, at)
-        method: Method[Any, Any] = next(each for each in ALL_METHODS if each.name == called.method)
+        method = METHODS[called.method]
         assert called.protocol == method.protocol
         request, end = decode_delimited(method.request, frame, at)
         assert end == len(frame)

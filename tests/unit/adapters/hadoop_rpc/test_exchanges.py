@@ -13,9 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.adapters.hadoop_rpc.exchanges import Exchange, drain, exchanges
-from yarn_accel.adapters.hadoop_rpc import NotRegisteredError, methods
-from yarn_accel.adapters.hadoop_rpc.framing import CallAnswered, CallFailed, LoggedIn, RpcClientProtocol, User
-from yarn_accel.adapters.hadoop_rpc.header_messages import ResponseHeader
+from tests.unit.adapters.hadoop_rpc.fake_hadoop import METHODS
+from yarn_accel.adapters.hadoop_rpc import NotRegisteredError
+from yarn_accel.adapters.hadoop_rpc.framing import (
+    CallAnswered,
+    CallFailed,
+    LoggedIn,
+    ResponseHeader,
+    RpcClientProtocol,
+    User,
+)
 from yarn_accel.adapters.hadoop_rpc.protobuf import decode_delimited, delimited, encode
 from yarn_accel.adapters.hadoop_rpc.records import ContainerState, ExitStatus, NodeState
 from yarn_accel.adapters.hadoop_rpc.rpc_errors import ApplicationGoneError
@@ -25,7 +32,7 @@ RECORDED = exchanges()
 CLIENT, ADMIN, WRONG, MASTER, NODE = RECORDED
 N_MUTATIONS = 20_000
 N_WATCHED = 2_000  # watching every allocation takes most of the time
-ANSWERS = {each.name: each.answer for each in methods.ALL_METHODS}
+ANSWERS = {name: each.answer for name, each in METHODS.items()}
 
 
 def play(exchange: Exchange) -> tuple[bytes, list[tuple[str, Any]]]:

@@ -12,16 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yarn_accel.adapters.hadoop_rpc import (
-    header_messages,
-    identifiers,
-    protobuf,
-    records,
-    service_messages,
-    token_identifiers,
+from yarn_accel.adapters.hadoop_rpc import framing, methods, protobuf, records, sasl, tokens
+from yarn_accel.adapters.hadoop_rpc.framing import RequestHeader, ResponseHeader
+from yarn_accel.adapters.hadoop_rpc.methods import (
+    AllocateRequest,
+    AllocateResponse,
+    GetClusterNodesRequest,
+    GetClusterNodesResponse,
+    RegisterRequest,
 )
-from yarn_accel.adapters.hadoop_rpc.header_messages import RequestHeader, ResponseHeader, Token
-from yarn_accel.adapters.hadoop_rpc.identifiers import ApplicationId, NodeId
 from yarn_accel.adapters.hadoop_rpc.protobuf import (
     MAX_DEPTH,
     FieldSpec,
@@ -34,23 +33,19 @@ from yarn_accel.adapters.hadoop_rpc.protobuf import (
     varint,
 )
 from yarn_accel.adapters.hadoop_rpc.records import (
+    ApplicationId,
+    NodeId,
     NodeReport,
     NodeState,
     ResourceAmount,
     RetryContext,
     YarnResource,
 )
-from yarn_accel.adapters.hadoop_rpc.service_messages import (
-    AllocateRequest,
-    AllocateResponse,
-    GetClusterNodesRequest,
-    GetClusterNodesResponse,
-    RegisterRequest,
-)
+from yarn_accel.adapters.hadoop_rpc.tokens import Token
 from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
 
 DESCRIPTORS = Path(__file__).parent / "data" / "descriptors-3.5.0.txt"
-MODULES = (header_messages, identifiers, records, service_messages, token_identifiers)
+MODULES = (framing, methods, records, sasl, tokens)
 MESSAGES = [
     cls
     for module in MODULES
@@ -67,7 +62,6 @@ OTHER_NAMES = {
     "StoredCredentials": "Credentials",
     "YarnContainer": "Container",
     "YarnResource": "Resource",
-    "AmRmIdentifier": "AMRMTokenIdentifier",
     "ApplicationSubmission": "ApplicationSubmissionContext",
     "AttemptId": "ApplicationAttemptId",
     "ConnectionContext": "IpcConnectionContext",
@@ -84,7 +78,6 @@ OTHER_NAMES = {
     "NamedResource": "StringLocalResourceMap",
     "NamedText": "StringStringMap",
     "NodeAttributes": "NodeToAttributes",
-    "NodeIdentifier": "NMTokenIdentifier",
     "NodeResource": "NodeResourceMap",
     "NodeToken": "NMToken",
     "RegisterRequest": "RegisterApplicationMasterRequest",
@@ -242,7 +235,7 @@ def test_none_is_absent_and_everything_else_is_written() -> None:
 def test_an_absent_command_is_none_although_its_enum_begins_with_resync() -> None:
     """Read as its default, every heartbeat would order the master to register again."""
     assert decode(AllocateResponse, b"").command is None
-    assert decode(AllocateResponse, b"\x08\x01").command is service_messages.MasterCommand.RESYNC
+    assert decode(AllocateResponse, b"\x08\x01").command is methods.MasterCommand.RESYNC
 
 
 def test_unknown_fields_are_stepped_over() -> None:

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from yarn_accel.adapters.hadoop_rpc.header_messages import SaslAuth, SaslMessage, SaslState, Token
 from yarn_accel.adapters.hadoop_rpc.rpc_errors import UnsupportedLoginError
-from yarn_accel.adapters.hadoop_rpc.sasl import DigestMd5, TokenLogin
+from yarn_accel.adapters.hadoop_rpc.sasl import DigestMd5, SaslAuth, SaslMessage, SaslState, TokenLogin
+from yarn_accel.adapters.hadoop_rpc.tokens import Token
 from yarn_accel.errors import AccelError, AuthenticationError, RemoteProtocolError
 
 CHALLENGE = b'realm="elwood.innosoft.com",nonce="OA6MG9tEQGm2hh",qop="auth",algorithm=md5-sess,charset=utf-8'

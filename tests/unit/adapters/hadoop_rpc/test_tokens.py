@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yarn_accel.adapters.hadoop_rpc.credentials_file import TokenFile, read_token_file, write_token_file
-from yarn_accel.adapters.hadoop_rpc.header_messages import CredentialsEntry, StoredCredentials, Token
 from yarn_accel.adapters.hadoop_rpc.protobuf import delimited, encode
+from yarn_accel.adapters.hadoop_rpc.tokens import (
+    CredentialsEntry,
+    StoredCredentials,
+    Token,
+    TokenFile,
+    read_token_file,
+    write_token_file,
+)
 from yarn_accel.client import token_file
 from yarn_accel.errors import AccelError, AuthenticationError, LocalProtocolError, RemoteProtocolError
 

@@ -1,4 +1,4 @@
-"""The master's heartbeat against a ResourceManager that restarts, renews tokens and drops answers."""
+"""ResourceManager and NodeManagers: heartbeats, tokens, addresses, and what is never done twice."""
 
 from __future__ import annotations
 
@@ -11,21 +11,43 @@ import pytest
 from tests.unit.adapters.hadoop_rpc.fake_hadoop import CLOSE, NOT_REGISTERED, FakeHadoop, Refusal
 from tests.unit.adapters.hadoop_rpc.test_transport import QUICK, TOKEN, run
 from yarn_accel.adapters.hadoop_rpc import (
+    ApplicationMaster,
     ApplicationSubmission,
     AttributeOperation,
-    NativeApplicationMaster,
-    NativeResourceManager,
     Patience,
+    ResourceManager,
     ResourceManagerAddresses,
     User,
 )
-from yarn_accel.adapters.hadoop_rpc.backend import ApplicationMaster, ResourceManager
-from yarn_accel.adapters.hadoop_rpc.header_messages import Token
-from yarn_accel.adapters.hadoop_rpc.identifiers import ApplicationId, AttemptId, ContainerId, NodeId
+from yarn_accel.adapters.hadoop_rpc.clients import NodeManager
+from yarn_accel.adapters.hadoop_rpc.methods import (
+    AllocateRequest,
+    AllocateResponse,
+    ContainerException,
+    FinishResponse,
+    GetApplicationsResponse,
+    GetClusterNodesResponse,
+    GetContainerStatusesResponse,
+    KillApplicationResponse,
+    MapAttributesResponse,
+    MasterCommand,
+    RegisterResponse,
+    SerializedException,
+    StartContainersRequest,
+    StartContainersResponse,
+    StopContainersResponse,
+    SubmitApplicationResponse,
+    UpdateNodeResourceResponse,
+)
 from yarn_accel.adapters.hadoop_rpc.records import (
+    ApplicationId,
+    AttemptId,
+    ContainerId,
     FinalStatus,
     LaunchContext,
+    NodeId,
     NodeState,
+    NodeToken,
     YarnContainer,
     YarnResource,
     pinned,
@@ -35,21 +57,11 @@ from yarn_accel.adapters.hadoop_rpc.rpc_errors import (
     ConnectionLostError,
     NotRegisteredError,
     RemoteCallError,
+    error_of_exception,
 )
-from yarn_accel.adapters.hadoop_rpc.service_messages import (
-    AllocateRequest,
-    AllocateResponse,
-    FinishResponse,
-    GetApplicationsResponse,
-    GetClusterNodesResponse,
-    KillApplicationResponse,
-    MapAttributesResponse,
-    MasterCommand,
-    RegisterResponse,
-    SubmitApplicationResponse,
-    UpdateNodeResourceResponse,
-)
-from yarn_accel.errors import LocalProtocolError
+from yarn_accel.adapters.hadoop_rpc.tokens import Token
+from yarn_accel.adapters.hadoop_rpc.transport import Address
+from yarn_accel.errors import AuthenticationError, ConfigError, LocalProtocolError
 
 ASK = pinned("w1", "/r1", 1, YarnResource.of(512, 1))
 APPLICATION = ApplicationId(1, 1)
@@ -107,12 +119,12 @@ def addresses(server: FakeHadoop) -> ResourceManagerAddresses:
     return ResourceManagerAddresses((server.address,), (server.address,), (server.address,))
 
 
-def master_of(server: FakeHadoop, patience: Patience | None = None) -> NativeApplicationMaster:
-    return NativeApplicationMaster(addresses(server), TOKEN, QUICK, patience or Patience(5.0, 0.01, 0.01))
+def master_of(server: FakeHadoop, patience: Patience | None = None) -> ApplicationMaster:
+    return ApplicationMaster(addresses(server), TOKEN, QUICK, patience or Patience(5.0, 0.01, 0.01))
 
 
 def with_master(
-    test: Callable[[Scheduler, FakeHadoop, NativeApplicationMaster], Any], patience: Patience | None = None
+    test: Callable[[Scheduler, FakeHadoop, ApplicationMaster], Any], patience: Patience | None = None
 ) -> None:
     async def whole() -> None:
         scheduler = Scheduler()
@@ -126,10 +138,10 @@ def with_master(
     run(whole)
 
 
-def after_a_lost_answer(test: Callable[[Scheduler, FakeHadoop, NativeApplicationMaster], Any]) -> None:
+def after_a_lost_answer(test: Callable[[Scheduler, FakeHadoop, ApplicationMaster], Any]) -> None:
     """A master whose first heartbeat was carried out and not answered; it does not try again by itself."""
 
-    async def whole(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+    async def whole(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
         await master.register("h", 1, "")
         scheduler.drops = 1
         with pytest.raises(ConnectionLostError):
@@ -144,7 +156,7 @@ def response_ids(server: FakeHadoop) -> list[int]:
 
 
 def test_heartbeats_are_numbered() -> None:
-    async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+    async def test(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
         assert (await master.register("h", 1, "http://h:1/")).queue == "default"
         assert (await master.allocate(ASK, progress=0.5)).allocated == (container(10),)
         assert (await master.allocate()).n_nodes == 3
@@ -157,7 +169,7 @@ def test_heartbeats_are_numbered() -> None:
 
 
 def test_a_lost_answer_is_asked_for_again_and_carried_out_once() -> None:
-    async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+    async def test(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
         await master.register("h", 1, "")
         scheduler.drops = 2
         assert (await master.allocate(ASK)).allocated == (container(10),)
@@ -172,7 +184,7 @@ def test_a_lost_answer_is_asked_for_again_and_carried_out_once() -> None:
 def test_a_heartbeat_without_any_answer_is_kept_for_the_next() -> None:
     """Its asks were carried out; the container it brought must not be lost, and not be asked for twice."""
 
-    async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+    async def test(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
         both = await master.allocate(ASK)
         assert both.allocated == (container(10), container(20))
         assert both.response_id == 2
@@ -185,7 +197,7 @@ def test_a_heartbeat_without_any_answer_is_kept_for_the_next() -> None:
 def test_the_answer_to_a_kept_heartbeat_outlives_a_line_that_breaks_again() -> None:
     """Containers and tokens of nodes come once: nobody else would tell of them."""
 
-    async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+    async def test(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
         def drop_the_second(request: AllocateRequest) -> object:
             if request.response_id == 1:
                 scheduler.drops = 1
@@ -205,7 +217,7 @@ def test_the_answer_to_a_kept_heartbeat_outlives_a_line_that_breaks_again() -> N
 def test_after_registering_again_nothing_of_before_is_reported() -> None:
     """A ResourceManager that was restarted gives no such container any more."""
 
-    async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+    async def test(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
         def restart(request: AllocateRequest) -> object:
             scheduler.is_registered = request.response_id == 0
             return scheduler.allocate(request)
@@ -221,7 +233,7 @@ def test_after_registering_again_nothing_of_before_is_reported() -> None:
 
 
 def test_a_refused_heartbeat_is_not_kept() -> None:
-    async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+    async def test(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
         def refuse(_: object) -> object:
             raise Refusal("org.apache.hadoop.yarn.exceptions.InvalidResourceRequestException", "too large")
 
@@ -241,7 +253,7 @@ def test_a_refused_heartbeat_is_not_kept() -> None:
 
 
 def test_after_a_restart_the_master_registers_again_and_counts_from_zero() -> None:
-    async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+    async def test(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
         await master.register("h", 1, "")
         await master.allocate(ASK)
         await master.allocate()
@@ -262,7 +274,7 @@ def test_after_a_restart_the_master_registers_again_and_counts_from_zero() -> No
     [(MasterCommand.RESYNC, NotRegisteredError), (MasterCommand.SHUTDOWN, AttemptGoneError)],
 )
 def test_orders_become_errors(command: MasterCommand, error: type[Exception]) -> None:
-    async def test(scheduler: Scheduler, _: FakeHadoop, master: NativeApplicationMaster) -> None:
+    async def test(scheduler: Scheduler, _: FakeHadoop, master: ApplicationMaster) -> None:
         await master.register("h", 1, "")
         scheduler.command = command
         with pytest.raises(error, match="orders to"):
@@ -272,7 +284,7 @@ def test_orders_become_errors(command: MasterCommand, error: type[Exception]) ->
 
 
 def test_an_unknown_attempt_must_end() -> None:
-    async def test(_: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+    async def test(_: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
         def gone(_: object) -> object:
             raise Refusal("org.apache.hadoop.yarn.exceptions.ApplicationAttemptNotFoundException", "gone")
 
@@ -284,7 +296,7 @@ def test_an_unknown_attempt_must_end() -> None:
 
 
 def test_a_renewed_token_is_used_at_the_next_connection() -> None:
-    async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+    async def test(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
         await master.register("h", 1, "")
         fresh = [Token(b"renewed-%d" % n, b"fresh", TOKEN.kind, "") for n in range(3)]
         for token in fresh:
@@ -316,7 +328,7 @@ def test_what_clients_and_operators_send() -> None:
             "mapAttributesToNodes": lambda _: MapAttributesResponse(),
         }
         async with FakeHadoop(handlers) as server:
-            rm = NativeResourceManager(addresses(server), User("ann"), QUICK)
+            rm = ResourceManager(addresses(server), User("ann"), QUICK)
             launch = LaunchContext.of(["true"])
             resource = YarnResource.of(1024, 1, {"acct/slot": 3})
             await rm.submit(
@@ -349,9 +361,198 @@ def test_what_clients_and_operators_send() -> None:
     run(whole)
 
 
-def test_the_native_back_end_is_one() -> None:
-    """For mypy: both classes fit the protocols."""
-    nowhere = ResourceManagerAddresses.from_properties({"yarn.resourcemanager.hostname": "rm"})
-    resource_manager: ResourceManager = NativeResourceManager(nowhere, User("ann"))
-    master: ApplicationMaster = NativeApplicationMaster(nowhere, TOKEN)
-    assert (resource_manager, master) != (None, None)
+LAUNCH = LaunchContext.of(["sleep", "1"])
+
+
+def token(name: str) -> Token:
+    return Token(name.encode(), b"password", "NMToken", "")
+
+
+def given(number: int) -> YarnContainer:
+    plain = container(number)
+    return YarnContainer(plain.id, plain.node, token=Token(b"container", b"", "ContainerToken", ""))
+
+
+def handlers() -> dict[str, Any]:
+    def start(request: StartContainersRequest) -> StartContainersResponse:
+        assert all(each.token.kind == "ContainerToken" for each in request.requests)
+        exception = SerializedException(
+            "Attempt to relaunch the same container", "org.apache.hadoop.A$BException"
+        )
+        return StartContainersResponse(failed=(ContainerException(container(1).id, exception),))
+
+    return {
+        "startContainers": start,
+        "stopContainers": lambda request: StopContainersResponse(request.ids),
+        "getContainerStatuses": lambda _: GetContainerStatusesResponse(),
+    }
+
+
+def test_start_stop_and_status() -> None:
+    async def test() -> None:
+        async with FakeHadoop(handlers(), [token("one")]) as server:
+            node = NodeId("127.0.0.1", server.port)
+            nodes = NodeManager(QUICK)
+            nodes.learn([NodeToken(node, token("one"))])
+            answer = await nodes.start(node, [(given(1), LAUNCH)])
+            error = error_of_exception(answer.failed[0].exception, str(node))
+            assert isinstance(error, RemoteCallError)
+            assert (error.code, str(error)) == (
+                "b",
+                f"{node}: BException: Attempt to relaunch the same container",
+            )
+            assert (await nodes.stop(node, [given(1).id])).succeeded == (given(1).id,)
+            assert (await nodes.statuses(node, [given(1).id])).statuses == ()
+            assert server.methods() == ["startContainers", "stopContainers", "getContainerStatuses"]
+            assert server.users == [b"one"]
+            await nodes.close()
+
+    run(test)
+
+
+def test_a_start_whose_answer_is_lost_is_not_repeated() -> None:
+    async def test() -> None:
+        async with FakeHadoop({"startContainers": lambda _: CLOSE}, [token("one")]) as server:
+            node = NodeId("127.0.0.1", server.port)
+            nodes = NodeManager(QUICK)
+            nodes.learn([NodeToken(node, token("one"))])
+            with pytest.raises(ConnectionLostError) as caught:
+                await nodes.start(node, [(given(1), LAUNCH)])
+            assert caught.value.was_sent
+            assert len(server.seen) == 1
+            await nodes.close()
+
+    run(test)
+
+
+def test_without_a_token_nothing_is_sent() -> None:
+    async def test() -> None:
+        async with FakeHadoop(handlers(), [token("one")]) as server:
+            node = NodeId("127.0.0.1", server.port)
+            nodes = NodeManager(QUICK)
+            with pytest.raises(AuthenticationError, match=r"no token for .*learn\(\)"):
+                await nodes.stop(node, [])
+            with pytest.raises(AuthenticationError, match="came without a token"):
+                await nodes.start(node, [(container(1), LAUNCH)])
+            assert server.seen == []
+
+    run(test)
+
+
+def test_a_newer_token_replaces_the_older() -> None:
+    async def test() -> None:
+        async with FakeHadoop(handlers(), [token("old"), token("new")]) as server:
+            node = NodeId("127.0.0.1", server.port)
+            nodes = NodeManager(QUICK)
+            for name in ("old", "new"):
+                nodes.learn([NodeToken(node, token(name))])
+                await nodes.stop(node, [])
+                await nodes.close()
+            assert server.users == [b"old", b"new"]
+
+    run(test)
+
+
+def test_only_so_many_connections_are_kept() -> None:
+    async def test() -> None:
+        servers = [FakeHadoop(handlers(), [token("one")]) for _ in range(4)]
+        for server in servers:
+            await server.__aenter__()
+        nodes = NodeManager(QUICK, max_idle=2)
+        order = (0, 1, 2, 3, 3, 2, 0)
+        for at in order:
+            node = NodeId("127.0.0.1", servers[at].port)
+            nodes.learn([NodeToken(node, token("one"))])
+            await nodes.stop(node, [])
+        assert [len(server.users) for server in servers] == [2, 1, 1, 1]
+        await nodes.close()
+        for server in servers:
+            await server.vanish()
+
+    run(test)
+
+
+def test_a_node_that_is_away_is_given_up_soon() -> None:
+    async def test() -> None:
+        async with FakeHadoop() as server:
+            node = NodeId("127.0.0.1", server.port)
+        nodes = NodeManager(QUICK, Patience(0.05, 0.01, 0.01))
+        nodes.learn([NodeToken(node, token("one"))])
+        with pytest.raises(ConnectionLostError) as caught:
+            await nodes.stop(node, [])
+        assert not caught.value.was_sent
+        await nodes.close()
+
+    run(test)
+
+
+RM = "yarn.resourcemanager."
+
+
+def test_the_host_alone_gives_the_usual_ports() -> None:
+    found = ResourceManagerAddresses.from_properties({f"{RM}hostname": "rm"})
+    assert found.client == (Address("rm", 8032),)
+    assert found.scheduler == (Address("rm", 8030),)
+    assert found.admin == (Address("rm", 8033),)
+
+
+def test_an_address_wins_over_the_host() -> None:
+    found = ResourceManagerAddresses.from_properties(
+        {
+            f"{RM}hostname": "rm",
+            f"{RM}address": "other:1",
+            f"{RM}scheduler.address": "${yarn.resourcemanager.hostname}:2",
+            f"{RM}admin.address": "bare",
+        }
+    )
+    assert (str(found.client[0]), str(found.scheduler[0]), str(found.admin[0])) == (
+        "other:1",
+        "rm:2",
+        "bare:8033",
+    )
+
+
+def test_several_resource_managers_keep_their_order() -> None:
+    found = ResourceManagerAddresses.from_properties(
+        {
+            f"{RM}ha.enabled": "true",
+            f"{RM}ha.rm-ids": "rm2, rm1",
+            f"{RM}hostname.rm1": "a",
+            f"{RM}hostname.rm2": "b",
+            f"{RM}scheduler.address.rm1": "a:99",
+        }
+    )
+    assert [str(each) for each in found.client] == ["b:8032", "a:8032"]
+    assert [str(each) for each in found.scheduler] == ["b:8030", "a:99"]
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {f"{RM}ha.enabled": "true"},
+        {f"{RM}ha.enabled": "true", f"{RM}ha.rm-ids": "rm1", f"{RM}hostname": "a"},
+        {f"{RM}hostname": "rm", f"{RM}address": "rm:port"},
+        {f"{RM}hostname": "rm", f"{RM}address": "rm:0"},
+        {f"{RM}hostname": "rm", f"{RM}address": "rm:65536"},
+        {f"{RM}hostname": "rm", f"{RM}address": ":80"},
+        {f"{RM}hostname": "rm..example.org"},
+        {f"{RM}hostname": "r" * 64},
+        {f"{RM}hostname": "rm", f"{RM}address": "http://rm:8032"},
+        {f"{RM}hostname": "rm", f"{RM}scheduler.address": "rm example:8030"},
+    ],
+)
+def test_half_a_configuration_is_refused(properties: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        ResourceManagerAddresses.from_properties(properties)
+
+
+@pytest.mark.parametrize("properties", [{}, {f"{RM}hostname": "0.0.0.0"}, {f"{RM}address": "0.0.0.0:8032"}])
+def test_hadoops_default_is_this_machine(properties: dict[str, str]) -> None:
+    found = ResourceManagerAddresses.from_properties(properties)
+    assert (str(found.client[0]), str(found.admin[0])) == ("localhost:8032", "localhost:8033")
+
+
+def test_version_6_addresses() -> None:
+    assert Address.parse("[::1]:8032") == Address("::1", 8032)
+    assert Address.parse("[::1]", 8032) == Address("::1", 8032)
+    assert str(Address("::1", 8032)) == "[::1]:8032"

@@ -1,20 +1,67 @@
-"""The tokens and secrets of a Hadoop token file, in both formats; a new one in format 0.
+"""Hadoop's tokens, and the files that hold them beside secrets.
 
 Hadoop hands a container its credentials in the file named by ``HADOOP_TOKEN_FILE_LOCATION``, and takes those
-of a container in the same form in its launch context.  Format 0 is ``Writable``: counts and lengths as
-variable-length numbers, a token being alias, identifier, password, kind and service; format 1 is one
-delimited `StoredCredentials` message.  No value ever appears in an error message or in `repr`.
+of a container in the same form in its launch context.  Both formats are read, and format 0 is written.
+Format 0 is ``Writable``: counts and lengths as variable-length numbers, a token being alias, identifier,
+password, kind and service.  Format 1 is one delimited `StoredCredentials` message.  No value ever appears in
+an error message or in `repr`.
 """
 
+# ruff: noqa: RUF009 - `enum` and `message` declare fields, as dataclasses.field does
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from yarn_accel.adapters.hadoop_rpc.header_messages import StoredCredentials, Token
-from yarn_accel.adapters.hadoop_rpc.protobuf import decode_delimited
+from yarn_accel.adapters.hadoop_rpc.protobuf import (
+    binary,
+    decode_delimited,
+    message,
+    string,
+)
 from yarn_accel.client.writable import decode_number, encode_number, n_bytes_after
 from yarn_accel.errors import AuthenticationError, LocalProtocolError, RemoteProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A right that a server gave: whoever shows it and proves to know its password may act as its owner.
+
+    Attributes:
+        identifier: describes the right; only the server reads it.
+        password: never shown by `repr`.
+        kind: such as ``YARN_AM_RM_TOKEN`` or ``NMToken``.
+        service: whom it is for, ``address:port`` or a name; may be empty.
+    """
+
+    identifier: bytes = binary(1, b"", required=True)
+    password: bytes = binary(2, b"", required=True)
+    kind: str = string(3, "", required=True)
+    service: str = string(4, "", required=True)
+
+    def __repr__(self) -> str:
+        return f"Token(kind={self.kind!r}, service={self.service!r}, {len(self.identifier)} bytes)"
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialsEntry:
+    """A named token or secret in a token file."""
+
+    alias: str = string(1, "", required=True)
+    token: Token | None = message(2, Token)
+    secret: bytes | None = binary(3)
+
+    def __repr__(self) -> str:
+        return f"CredentialsEntry({self.alias!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCredentials:
+    """The content of a token file in format 1."""
+
+    tokens: tuple[CredentialsEntry, ...] = message(1, CredentialsEntry, repeated=True)
+    secrets: tuple[CredentialsEntry, ...] = message(2, CredentialsEntry, repeated=True)
+
 
 AM_RM_KIND = "YARN_AM_RM_TOKEN"
 NODE_KIND = "NMToken"
@@ -27,7 +74,7 @@ _MAX_FIELD_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """What a token file holds: tokens and secrets, each by its alias."""
+    """The content of a token file: tokens and secrets, each by its alias."""
 
     tokens: Mapping[str, Token] = field(default_factory=dict)
     secrets: Mapping[str, bytes] = field(default_factory=dict)
