@@ -14,10 +14,10 @@ from pathlib import Path
 
 from benchmarks.result import Report, Row, measured, observed
 from yarn_accel.adapters import commands
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import JobError
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.hadoop.streaming import NLINE_INPUT_FORMAT, JobResult, StreamingJob, run_streaming
+from yarn_accel.storage import Store
 from yarn_accel.testbed import Cluster, ClusterStatus, UpOptions, take_down
 from yarn_accel.testbed.class_archives import ensure_archive
 from yarn_accel.testbed.maven import ensure_hadoop

@@ -14,8 +14,8 @@ from jobs.images.job import ImagesJob, ImagesOutcome, run_images
 from jobs.images.make_input import ALL_PHOTOGRAPHS, PHOTOGRAPHS, PatchPlan, Photograph, store_files
 from jobs.images.purity import purity
 from jobs.runners.hadoop import HadoopRunner
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.hadoop.site import SiteSettings
+from yarn_accel.storage import Store
 from yarn_accel.testbed import Cluster, UpOptions, take_down
 
 NAME = "bench-images"

@@ -15,10 +15,10 @@ from benchmarks.result import Report, Row, observed
 from jobs.factorize.job import FactorizeJob, run_factorize
 from jobs.factorize.make_input import balance, make_bytes, manifest_of, plan_matrices
 from jobs.runners.hadoop import HadoopRunner
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.rest import get_json
 from yarn_accel.errors import JobError
 from yarn_accel.hadoop.site import SiteSettings
+from yarn_accel.storage import Store
 from yarn_accel.testbed import Cluster, UpOptions, take_down
 
 NAME = "bench-namenode"

@@ -158,7 +158,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     ),
     "namenode_calls": (
         "jobs/factorize",
-        "yarn_accel/adapters/hdfs.py",
+        "yarn_accel/storage.py",
         "yarn_accel/pipeline",
         *_OF_GPUS,
         "benchmarks/namenode_calls.py",

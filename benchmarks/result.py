@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from yarn_accel.adapters.local_files import write_atomic
+from yarn_accel.local_filesystem import write_atomic
 
 _ROOT = Path(__file__).resolve().parent.parent
 _JUDGED = {"<=": lambda value, bound: value <= bound, ">=": lambda value, bound: value >= bound}

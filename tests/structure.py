@@ -65,7 +65,6 @@ MOST_SLIVERS: dict[str, int] = {
 """Folder -> how many more it may have; only what waits for its redesign stands here."""
 
 EDGES: dict[str, str] = {
-    "yarn_accel/adapters/hdfs.py:OpenFile": "not yet judged",
     "yarn_accel/core/binding/events.py:BindingPolicy": "not yet judged",
     "yarn_accel/core/dags/timeline.py:Planned": "not yet judged",
     "yarn_accel/core/requests/sharing.py:SegmentSource": "not yet judged",

@@ -28,7 +28,9 @@ from yarn_accel.uris import literal_hint, shown
 
 Buffer = Union[bytes, bytearray, memoryview]
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+#: Opened to go through it, which a folder allows that may not be listed.
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_LISTED_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 #: Read at once: the kernel takes no more than 2 GiB.
@@ -76,6 +78,24 @@ class WritableFiles(Protocol):
         ...
 
 
+def write_atomic(path: Path, text: str, *, is_for_all: bool = False) -> None:
+    """Write one of our own files so that readers see the old or the new text and nothing between.
+
+    The folders above it are made.  Nothing is left beside it when writing fails.  It is not forced to the
+    disk: these files describe what runs now, and a machine that lost power runs nothing.
+
+    Args:
+        path: the file.
+        text: all of it, written as UTF-8.
+        is_for_all: everybody may read it, whatever the umask.
+
+    Raises:
+        OSError: it cannot be written, or what has the name is no regular file.
+    """
+    files = LocalFiles(follow_symlinks=True, mode=0o644, ignores_umask=is_for_all)
+    write_whole(files, str(path.absolute()), [text.encode("utf-8")])
+
+
 def write_whole(files: WritableFiles, path: str, parts: Iterable[Buffer]) -> int:
     """Write a file so that nobody sees a part of it; an existing one is replaced.  Returns its bytes."""
     temporary = temporary_name(path)
@@ -87,20 +107,6 @@ def write_whole(files: WritableFiles, path: str, parts: Iterable[Buffer]) -> int
             files.delete(temporary)
         raise
     return n_bytes
-
-
-def check_replaceable(name: str | os.PathLike[str], folder: int | None = None) -> None:
-    """Refuse to write over what is there and no regular file.
-
-    Raises:
-        PermissionError: EPERM: a pipe, a socket, a device or a link.
-        IsADirectoryError: a folder.
-    """
-    try:
-        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return
-    _check_regular(mode, os.fspath(name))
 
 
 def file_error(uri: str, error: OSError) -> StorageError:
@@ -180,9 +186,12 @@ class LocalFiles:
 
     Args:
         follow_symlinks: whether a path may lead through symbolic links.
+        mode: permissions of new files, less the umask.
+        ignores_umask: they get exactly `mode`.
     """
 
-    def __init__(self, follow_symlinks: bool) -> None:
+    def __init__(self, follow_symlinks: bool, mode: int = 0o666, *, ignores_umask: bool = False) -> None:
+        self._mode, self._ignores_umask = mode, ignores_umask
         self._follow_symlinks = follow_symlinks
         self._no_follow = 0 if follow_symlinks else os.O_NOFOLLOW
 
@@ -209,8 +218,13 @@ class LocalFiles:
 
     def names(self, path: str) -> list[str]:
         """What is in a folder."""
-        with self._folder(path) as fd, os.scandir(fd) as entries:
-            return [entry.name for entry in entries]
+        with self._folder(path) as folder:
+            fd = os.open(".", _LISTED_FOLDER, dir_fd=folder)
+        try:
+            with os.scandir(fd) as entries:
+                return [entry.name for entry in entries]
+        finally:
+            os.close(fd)
 
     def delete(self, path: str) -> bool:
         """Delete a file, or a folder with all that is in it."""
@@ -242,8 +256,10 @@ class LocalFiles:
         """Write a new file, and the folders above it; returns its bytes."""
         n_bytes = 0
         with self._parent(path, make=True) as (folder, name):
-            fd = os.open(name, _CREATE, 0o666, dir_fd=folder)
+            fd = os.open(name, _CREATE, self._mode, dir_fd=folder)
             try:
+                if self._ignores_umask:
+                    os.fchmod(fd, self._mode)
                 for part in parts:
                     view = memoryview(part).cast("B")
                     n_bytes += view.nbytes
@@ -256,7 +272,7 @@ class LocalFiles:
     def new_appender(self, path: str) -> LocalAppender:
         """A new file, and the folders above it, to be made longer."""
         with self._parent(path, make=True) as (folder, name):
-            return LocalAppender(os.open(name, _CREATE | os.O_APPEND, 0o666, dir_fd=folder))
+            return LocalAppender(os.open(name, _CREATE | os.O_APPEND, self._mode, dir_fd=folder))
 
     def seal(self, path: str) -> bool:
         """Nobody else appends to a file of this machine."""
@@ -272,7 +288,7 @@ class LocalFiles:
             mode = os.stat(from_name, dir_fd=from_folder, follow_symlinks=False).st_mode
             if overwrite or stat.S_ISDIR(mode):
                 if not stat.S_ISDIR(mode):
-                    check_replaceable(to_name, to_folder)
+                    _check_replaceable(to_name, to_folder)
                 os.replace(from_name, to_name, src_dir_fd=from_folder, dst_dir_fd=to_folder)
                 return
             # Unlike a rename, a link fails where there is a file already.
@@ -321,6 +337,12 @@ class LocalFiles:
             if is_link and self._no_follow:
                 raise PermissionError(errno.ELOOP, "symbolic links are not followed", name) from None
             raise
+
+
+def _check_replaceable(name: str, folder: int) -> None:
+    """Refuse to write over a folder, a pipe, a socket, a device or a link."""
+    with contextlib.suppress(FileNotFoundError):
+        _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode, name)
 
 
 def _check_regular(mode: int, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Files by URI, for programs that prepare jobs and read what came of them: HDFS, and this machine's.
+"""Files by URI: ``hdfs://`` through the native client, ``file://`` on this machine.
 
 >>> from yarn_accel.storage import Store
 >>> import tempfile
@@ -8,8 +8,563 @@
 ...     store.read_bytes(f"file://{folder}/a", max_bytes=100)
 7
 b'content'
+
+A reader never sees half a file, see `local_filesystem`.  A killed writer leaves its temporary file, and
+`Store.delete_unfinished` deletes it.
+
+A process has one identity for a secure HDFS, from the moment it connects: its Kerberos ticket, or the
+delegation token in ``HADOOP_TOKEN_FILE_LOCATION``.  A client of the native library has neither a token nor a
+user of its own, so one process cannot use each job's token; a site that needs it runs a server per identity.
+
+Three habits make the native client fast (each measured).  ``write`` gets `bytes`, since any other buffer is
+converted byte by byte.  Reading goes through ``read_range_stream``, since ``read`` copies once more and
+``readinto`` does not exist.  Two halves of a large file are read at once, which is faster than the whole.
+
+A closed file of HDFS is never made longer, see `Store.growing`.  The native client's ``append`` writes on
+without a new generation stamp.  A copy of the block that misses these bytes, because its DataNode was away,
+then looks as new as the others.  Being finalized, it wins when the block is recovered after the death of the
+writer, and all that was appended is lost, though ``hsync`` acknowledged it.
 """
 
-from yarn_accel.adapters.hdfs import Store
+from __future__ import annotations
 
-__all__ = ["Store"]
+import collections
+import concurrent.futures
+import contextlib
+import errno
+import functools
+import io
+import os
+import posixpath
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
+
+from yarn_accel.errors import UNKNOWN_STORAGE, StartupError, StorageError
+from yarn_accel.extras import install_command
+from yarn_accel.local_filesystem import (
+    Buffer,
+    LocalAppender,
+    LocalFile,
+    LocalFiles,
+    file_error,
+    temporary_name,
+    unfinished_name,
+    write_whole,
+)
+from yarn_accel.uris import NAMENODE_PORT, shown, split_authority, split_uri
+
+if TYPE_CHECKING:
+    import hdfs_native
+
+#: A file that is read from any place.
+OpenFile: TypeAlias = "LocalFile | _HdfsFile"
+#: A file that grows at its end.
+Appender: TypeAlias = "LocalAppender | _HdfsAppender"
+#: Either kind of storage: paths are absolute, errors are the storage's own.
+_Files: TypeAlias = "LocalFiles | _HdfsFiles"
+
+#: With its defaults the native client needs three minutes to say that no NameNode listens; so it takes five
+#: seconds, and trying again is the caller's decision.
+_RETRIES = {
+    "dfs.client.failover.max.attempts": "4",
+    "dfs.client.failover.sleep.base.millis": "200",
+    "dfs.client.failover.sleep.max.millis": "2000",
+}
+#: What `Store.read_bytes` takes unless it is given another limit.
+DEFAULT_MAX_BYTES = 256 * 1024 * 1024
+_WRITE_BYTES = 4 * 1024 * 1024
+#: The NameNode may name a DataNode that just died, and the native client does not ask for another one.
+_WRITE_TRIES = 4
+_STREAM_BYTES = 4 * 1024 * 1024
+#: From this size on a file is read in two halves at once.
+_HALVES_BYTES = 4 * 1024 * 1024
+#: Name services in use at once; a URI may name any.
+_MAX_CLIENTS = 16
+_UNKNOWN_SERVICE = "No NameNode hosts found"
+#: Words in the text of a native error that say that trying again may help; the client has one error class for
+#: all.
+_TRANSIENT_WORDS = (
+    "safe mode",
+    "standby",
+    "connection",
+    "no route to host",
+    "unreachable",
+    "host is down",
+    "broken pipe",
+    "timed out",
+    "no data received",
+    "timeout",
+    "could only be written to",
+    "no alive",
+    "datanode",
+    "no replicas",
+    "unexpectedly closed",
+    "block writer",
+    "nodes failed",
+    "failed to complete file",
+    "changed while it was read",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Length of a file, and the time of its last change (each storage's own unit)."""
+
+    n_bytes: int
+    modified: int
+
+
+class Store:
+    """Reads and writes whole files by URI; safe to use from several threads.
+
+    Args:
+        conf_dir: folder with core-site.xml and hdfs-site.xml; default ``HADOOP_CONF_DIR``.
+        default_fs: what ``hdfs:///`` means; default: what the settings in `conf_dir` say.
+        follow_symlinks: whether ``file://`` paths may lead through symbolic links; not where others choose
+            the path.
+
+    Every method raises `StorageError` that names the URI, says what to do, and whether trying again may help.
+    """
+
+    def __init__(
+        self,
+        conf_dir: str | os.PathLike[str] | None = None,
+        *,
+        default_fs: str = "",
+        follow_symlinks: bool = True,
+    ) -> None:
+        self._default_fs = default_fs
+        self._conf_dir = os.fspath(conf_dir) if conf_dir else os.environ.get("HADOOP_CONF_DIR", "")
+        self._lock = threading.Lock()
+        self._local = LocalFiles(follow_symlinks)
+        self._clients: collections.OrderedDict[str, _HdfsFiles] = collections.OrderedDict()
+
+    def stamp(self, uri: str) -> Stamp:
+        """Length of a file in bytes, and when it was changed."""
+        with self._open(uri) as (files, path):
+            return Stamp(*files.stamp(path))
+
+    def size(self, uri: str) -> int:
+        """Length of a file in bytes."""
+        return self.stamp(uri).n_bytes
+
+    def read_bytes(self, uri: str, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
+        """The content of a file of at most `max_bytes`; of a larger one nothing is read."""
+        with self.opened(uri) as file:
+            if file.n_bytes > max_bytes:
+                raise StorageError(
+                    f"{shown(uri)}: {file.n_bytes} bytes, at most {max_bytes} are read here",
+                    cure="give a larger max_bytes, or read it in parts with `stream`",
+                )
+            content = bytearray(file.n_bytes)
+            file.read_into(0, memoryview(content))
+        return bytes(content)
+
+    def read_into(self, uri: str, target: memoryview) -> None:
+        """Fill a writable flat buffer with a file that has exactly its length."""
+        view = target.cast("B") if target.nbytes else target
+        with self.opened(uri) as file:
+            if file.n_bytes != view.nbytes:
+                raise StorageError(f"{shown(uri)}: {file.n_bytes} bytes, {view.nbytes} expected")
+            file.read_into(0, view)
+
+    @contextlib.contextmanager
+    def opened(self, uri: str) -> Iterator[OpenFile]:
+        """A file that is read in parts; a part beyond its end is an error."""
+        with self._open(uri) as (files, path), files.opened(path) as file:
+            yield file
+
+    @contextlib.contextmanager
+    def stream(self, uri: str) -> Iterator[BinaryIO]:
+        """A file as a stream of bytes, from its begin."""
+        with self.opened(uri) as file, io.BufferedReader(_Stream(file), _STREAM_BYTES) as stream:
+            yield cast("BinaryIO", stream)
+
+    def write_atomic(self, uri: str, parts: Iterable[Buffer] | Callable[[], Iterable[Buffer]]) -> int:
+        """Write a file so that nobody sees a part of it; an existing one is replaced.  Returns its bytes.
+
+        Args:
+            uri: its name; the folders above it are made.
+            parts: its content; a function that makes it, so that it can be written again from the start when
+                HDFS names a DataNode that is gone.
+        """
+        if not callable(parts):
+            return self._write_once(uri, parts)
+        for _ in range(_WRITE_TRIES - 1 if split_uri(uri).scheme == "hdfs" else 0):
+            try:
+                return self._write_once(uri, parts())
+            except StorageError as error:
+                if not error.transient:
+                    raise
+        return self._write_once(uri, parts())
+
+    def _write_once(self, uri: str, parts: Iterable[Buffer]) -> int:
+        with self._open(uri) as (files, path):
+            return write_whole(files, path, parts)
+
+    @contextlib.contextmanager
+    def growing(self, uri: str, content: bytes) -> Iterator[Appender]:
+        """A file that begins with `content`, in the place of any other, to be made longer while it is open.
+
+        It has its name when HDFS has that content on its disks.  After an error of an append nobody knows
+        what is at its end.
+        """
+        with self._open(uri) as (files, path):
+            appender = self._begin_growing(uri, files, path, content)
+            try:
+                yield appender
+            finally:
+                appender.close()
+
+    def _begin_growing(self, uri: str, files: _Files, path: str, content: bytes) -> Appender:
+        for _ in range(_WRITE_TRIES - 1):
+            try:
+                return _grown(files, path, content)
+            except (OSError, RuntimeError) as error:
+                if not _storage_error(uri, error).transient:
+                    raise
+        return _grown(files, path, content)
+
+    def seal(self, uri: str) -> bool:
+        """Take a file from whoever may still append to it; whether that is done, else call again.
+
+        In HDFS the other one's next write fails; a file of this machine has no such owner.
+        """
+        with self._open(uri) as (files, path):
+            return files.seal(path)
+
+    def write_new(self, uri: str, parts: Iterable[Buffer]) -> int:
+        """Write a file that is not there yet, and the folders above it; returns its bytes.
+
+        Readers see it grow.
+        """
+        with self._open(uri) as (files, path):
+            return files.write(path, parts)
+
+    def rename(self, source: str, target: str, *, overwrite: bool) -> None:
+        """Give a file, or a folder with all that is in it, another name within its storage.
+
+        Args:
+            overwrite: whether the name may be taken; that of a folder with files never is.
+        """
+        if split_uri(source)[:2] != split_uri(target)[:2]:
+            raise StorageError(f"{shown(source)} and {shown(target)} are not in one storage")
+        with self._open(target) as (files, path):
+            files.rename(split_uri(source)[2], path, overwrite=overwrite)
+
+    def exists(self, uri: str) -> bool:
+        """Whether there is a file or folder of that name."""
+        with self._open(uri) as (files, path):
+            return files.exists(path)
+
+    def list(self, uri: str) -> list[str]:
+        """The URIs of what is in a folder, sorted."""
+        with self._open(uri) as (files, path):
+            scheme, authority, _ = split_uri(uri)
+            folder = path.rstrip("/")
+            return [f"{scheme}://{authority}{folder}/{name}" for name in sorted(files.names(path))]
+
+    def delete(self, uri: str) -> bool:
+        """Delete a file, or a folder with all that is in it; whether there was one."""
+        with self._open(uri) as (files, path):
+            return files.exists(path) and files.delete(path)
+
+    def delete_unfinished(self, uris: Iterable[str]) -> int:
+        """Delete what killed writers of these files left beside them; how many files that were.
+
+        A writer that is still at work loses what it wrote.
+        """
+        folders: dict[str, tuple[str, set[str]]] = {}
+        for uri in uris:
+            folder, name = posixpath.split(split_uri(uri).path)
+            folders.setdefault(folder, (uri, set()))[1].add(name)
+        return sum(self._delete_unfinished(uri, names) for uri, names in folders.values())
+
+    def _delete_unfinished(self, uri: str, names: set[str]) -> int:
+        with self._open(uri) as (files, path):
+            folder = posixpath.dirname(path)
+            found = files.names(folder) if files.exists(folder) else []
+            unfinished = [name for name in found if unfinished_name(name) in names]
+            return sum(files.delete(posixpath.join(folder, name)) for name in unfinished)
+
+    def mkdirs(self, uri: str) -> None:
+        """Make a folder and the folders above it; fine when it exists."""
+        with self._open(uri) as (files, path):
+            files.mkdirs(path)
+
+    @contextlib.contextmanager
+    def _open(self, uri: str) -> Iterator[tuple[_Files, str]]:
+        scheme, authority, path = split_uri(uri)
+        try:
+            yield (self._hdfs_files(f"{scheme}://{authority}") if scheme == "hdfs" else self._local), path
+        except (OSError, RuntimeError) as error:
+            raise _storage_error(uri, error) from error
+        except ValueError as error:
+            raise StorageError(f"{shown(uri)}: {error}", cure="set HADOOP_CONF_DIR") from error
+
+    def _hdfs_files(self, url: str) -> _HdfsFiles:
+        with self._lock:
+            files = self._clients.pop(url, None)
+            if files is None:
+                named = self._default_fs if url == "hdfs://" else url
+                files = _HdfsFiles(named or url, self._conf_dir)
+            self._clients[url] = files
+            if len(self._clients) > _MAX_CLIENTS:
+                self._clients.popitem(last=False)
+            return files
+
+
+def _grown(files: _Files, path: str, content: bytes) -> Appender:
+    """A new file that is still open, with its first content safe and then its name."""
+    temporary = temporary_name(path)
+    with contextlib.ExitStack() as undo:
+        undo.callback(_delete_quietly, files, temporary)
+        appender = files.new_appender(temporary)
+        undo.callback(_close_quietly, appender)
+        if content:
+            appender.append(content)
+        files.rename(temporary, path)
+        undo.pop_all()
+    return appender
+
+
+def _delete_quietly(files: _Files, path: str) -> None:
+    with contextlib.suppress(OSError, RuntimeError):
+        files.delete(path)
+
+
+def _close_quietly(appender: Appender) -> None:
+    with contextlib.suppress(OSError, RuntimeError):
+        appender.close()
+
+
+class _HdfsFiles:
+    """One name service, through the native client; safe to share between threads."""
+
+    def __init__(self, url: str, conf_dir: str) -> None:
+        try:
+            import hdfs_native
+        except ImportError as error:
+            raise StartupError(
+                "hdfs:// needs the package hdfs-native", cure=install_command("hdfs_native")
+            ) from error
+        options: dict[str, Any] = {"config": _RETRIES}
+        if conf_dir:
+            options["config_dir"] = conf_dir
+        self._new_file = hdfs_native.WriteOptions(create_parent=True)
+        self._client: hdfs_native.Client = _client_of(url, options)
+
+    def stamp(self, path: str) -> tuple[int, int]:
+        status = self._client.get_file_info(path)
+        if status.isdir:
+            raise IsADirectoryError(path)
+        return int(status.length), int(status.modification_time)
+
+    @contextlib.contextmanager
+    def opened(self, path: str) -> Iterator[OpenFile]:
+        yield _HdfsFile(self._client.read(path))
+
+    def exists(self, path: str) -> bool:
+        try:
+            self._client.get_file_info(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def names(self, path: str) -> list[str]:
+        return [posixpath.basename(status.path) for status in self._client.list_status(path)]
+
+    def delete(self, path: str) -> bool:
+        return self._client.delete(path, recursive=True)
+
+    def mkdirs(self, path: str) -> None:
+        self._client.mkdirs(path, create_parent=True)
+
+    def write(self, path: str, parts: Iterable[Buffer]) -> int:
+        """Write a new file; the NameNode makes the folders above it."""
+        n_bytes = 0
+        writer = self._client.create(path, self._new_file)
+        for part in parts:
+            view = memoryview(part).cast("B")
+            for start in range(0, len(view), _WRITE_BYTES):
+                writer.write(bytes(view[start : start + _WRITE_BYTES]))
+            n_bytes += len(view)
+        writer.close()
+        return n_bytes
+
+    def rename(self, source: str, target: str, *, overwrite: bool = True) -> None:
+        self._client.rename(source, target, overwrite)
+
+    def new_appender(self, path: str) -> Appender:
+        return _HdfsAppender(self._client.create(path, self._new_file))
+
+    def seal(self, path: str) -> bool:
+        return self._client.recover_lease(path)
+
+
+def _client_of(url: str, options: dict[str, Any]) -> hdfs_native.Client:
+    import hdfs_native
+
+    try:
+        return hdfs_native.Client(None if url == "hdfs://" else url, **options)
+    except RuntimeError as error:
+        # A host without a port, which Hadoop knows and the native client does not.
+        authority = url.removeprefix("hdfs://")
+        if _UNKNOWN_SERVICE not in str(error) or not authority or split_authority(authority)[1]:
+            raise
+    return hdfs_native.Client(f"{url}:{NAMENODE_PORT}", **options)
+
+
+class _HdfsAppender:
+    """A new file of HDFS that grows at its end; the module says why none is opened again."""
+
+    def __init__(self, writer: hdfs_native.FileWriter) -> None:
+        self._writer = writer
+
+    def append(self, content: bytes) -> None:
+        """Add at the end; returns when it is on the disks of the DataNodes."""
+        self._writer.write(content)
+        self._writer.hsync()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Stream(io.RawIOBase):
+    """An open file, read from its begin."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self._file = file
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        n_bytes = min(len(view), self._file.n_bytes - self._at)
+        if n_bytes:
+            self._file.read_into(self._at, view[:n_bytes])
+        self._at += n_bytes
+        return n_bytes
+
+
+class _HdfsFile:
+    """A file of HDFS, read from any place."""
+
+    def __init__(self, reader: hdfs_native.FileReader) -> None:
+        self._reader = reader
+        self.n_bytes = int(reader.size)
+
+    def read_into(self, start: int, view: memoryview) -> None:
+        n_bytes = len(view)
+        if start + n_bytes > self.n_bytes:
+            raise OSError("its length changed while it was read")
+        middle = n_bytes // 2 if n_bytes >= _HALVES_BYTES else n_bytes
+        half = None
+        if middle < n_bytes:
+            half = _second_halves().submit(_fill, self._reader, start + middle, view[middle:])
+        try:
+            n_read = _fill(self._reader, start, view[:middle])
+        finally:
+            # Whatever happened here: the memory must not be given back while the other half is written to it.
+            if half is not None:
+                concurrent.futures.wait((half,))
+        if n_read + (half.result() if half is not None else 0) != n_bytes:
+            raise OSError("its length changed while it was read")
+
+
+@functools.cache
+def _second_halves() -> concurrent.futures.ThreadPoolExecutor:
+    """The threads that read second halves; as many as files are read at once by the busiest server."""
+    return concurrent.futures.ThreadPoolExecutor(64, thread_name_prefix="hdfs-read")
+
+
+def _fill(reader: hdfs_native.FileReader, start: int, view: memoryview) -> int:
+    """Read a buffer full of a file from `start` on; returns how many bytes came."""
+    at = 0
+    for part in reader.read_range_stream(start, len(view)) if len(view) else ():
+        view[at : at + len(part)] = part
+        at += len(part)
+    return at
+
+
+def _storage_error(uri: str, error: Exception) -> StorageError:
+    if isinstance(error, OSError) and (split_uri(uri).scheme == "file" or _is_plain(error)):
+        return file_error(uri, error)
+    uri, text = shown(uri), _plain_text(error)
+    if isinstance(error, PermissionError) or "AccessControlException" in str(error):
+        return _denied(uri, error)
+    if any(word in text for word in (_UNKNOWN_SERVICE, "No fs.defaultFS", "failed to lookup address")):
+        return _unknown(uri)
+    if "SafeModeException" in str(error):
+        return _in_safe_mode(uri, text)
+    if "QuotaExceeded" in str(error):
+        return StorageError(f"{uri}: {text}", cure="free space in the quota")
+    if any(
+        word in str(error) for word in ("InvalidToken", "NoSASLMechanism", "GSSAPIError", "SaslException")
+    ):
+        return StorageError(
+            f"{uri}: HDFS does not accept our identity: {text}",
+            cure="renew the Kerberos ticket or the token in HADOOP_TOKEN_FILE_LOCATION of the server",
+        )
+    is_transient = any(word in str(error).lower() for word in _TRANSIENT_WORDS)
+    cure = "check that the NameNode and DataNodes are up" if is_transient else ""
+    return StorageError(f"{uri}: {text}", cure=cure, transient=is_transient)
+
+
+def _is_plain(error: OSError) -> bool:
+    """Whether HDFS means by it what this machine's files do."""
+    return isinstance(error, (FileNotFoundError, IsADirectoryError)) or error.errno in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+    )
+
+
+def _unknown(uri: str) -> StorageError:
+    """The settings here do not say where the URI leads, which is no fault of the URI."""
+    authority = split_uri(uri).authority
+    what = (
+        f"{authority!r} is no name service of the settings here and no host"
+        if authority
+        else ("the settings here name no file system (fs.defaultFS)")
+    )
+    return StorageError(
+        f"{uri}: {what}",
+        cure="set HADOOP_CONF_DIR to the folder of the cluster's core-site.xml and hdfs-site.xml, "
+        "or write hdfs://HOST:PORT/PATH",
+        code=UNKNOWN_STORAGE,
+    )
+
+
+def _in_safe_mode(uri: str, text: str) -> StorageError:
+    """The NameNode answers, and says what it waits for."""
+    found = re.search(r"is in safe mode\. (.*?)\.?(?: NamenodeHostName|$)", text)
+    return StorageError(
+        f"{uri}: HDFS is in safe mode and takes no changes" + (f" ({found[1]})" if found else ""),
+        cure="start the DataNodes that are missing and wait, see `hdfs dfsadmin -safemode get`; or end it: "
+        "`hdfs dfsadmin -safemode leave`",
+        transient=True,
+    )
+
+
+def _denied(uri: str, error: Exception) -> StorageError:
+    """Name the user whom storage refused: the one who started the server, not always the reader."""
+    found = re.search(r'user=([^,\s]+), access=(\w+), inode=[\\"]*([^\s"\\:]+)', str(error))
+    who = f" to {found[1]} ({found[2]} on {found[3]})" if found else ""
+    return StorageError(f"{uri}: permission denied{who}", cure="check owner and mode, and HADOOP_USER_NAME")
+
+
+def _plain_text(error: Exception) -> str:
+    """What an error says, without Java's stack and the native client's dumps of its structures.
+
+    >>> _plain_text(RuntimeError('RPCError("org.apache.x.BadException", "no, 1\\\\n\\\\tat org.x")'))
+    'BadException: no, 1'
+    """
+    text = re.split(r"\\n\\tat |\n\tat |: \[DatanodeInfoProto", str(error))[0]
+    text = re.sub(r'^RPCError\("(?:\w+\.)*(\w+)", "', r"\1: ", text)
+    text = re.sub(r'^\w+\("', "", text).removesuffix('")')
+    return " ".join(text.replace("\\n", " ").replace('\\"', '"').split())[:500]

@@ -13,8 +13,8 @@ from benchmarks.hdas_live.late import LateApp, LateKey
 from benchmarks.hdas_live.setting import CORES, GPUS
 from tests.fixtures.hadoop_conf import conf_without
 from tests.fixtures.yarn_site import ROOT, Site
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import JobError
+from yarn_accel.storage import Store
 
 #: Without late binding three fit into a node, one for each core; with it some more, which wait.
 _CONTAINER_MIB = {"first": 1024, "agent": 640}

@@ -33,8 +33,8 @@ from benchmarks.mps_live.setting import (
 )
 from benchmarks.mps_live.simulated import own_makespans
 from benchmarks.mps_live.steps import file_name, note_step
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.dags.model import PriorityClass
+from yarn_accel.storage import Store
 
 _PRIORITIES = {PriorityClass.PREEMPTIVE: 20, PriorityClass.HIGH: 10, PriorityClass.BASIC: 0}
 _LIMIT_S = 300.0

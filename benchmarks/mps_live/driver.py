@@ -35,9 +35,9 @@ from benchmarks.mps_live.setting import (
     single_dag,
     together_dag,
 )
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.tasks.service.submission import app_document
 from yarn_accel.errors import JobError
+from yarn_accel.storage import Store
 
 _POLL_S = 0.05
 _LIMIT_S = 300.0

@@ -26,8 +26,8 @@ from benchmarks.pipeline.lapack import matrix, order_of
 from benchmarks.pipeline.own_server import OwnServer
 from benchmarks.pipeline.setting import Setting, replies
 from benchmarks.result import Row, measured, observed
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client.calls import Call, Reference
+from yarn_accel.storage import Store
 from yarn_accel.testbed import Cluster, UpOptions, take_down
 from yarn_accel.wire.tensors import TensorSpec
 

@@ -32,9 +32,9 @@ from benchmarks.report.rendering import page_of
 from benchmarks.report.running import Runner, benchmark_command, time_text
 from benchmarks.report.state import State, locked
 from benchmarks.result import current_commit, machine_facts
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import ConfigError
 from yarn_accel.extras import errors_as_lines
+from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.testbed.plan import NetworkMode
 
 _ROOT = Path(__file__).resolve().parents[2]

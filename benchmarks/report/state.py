@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import StartupError
+from yarn_accel.local_filesystem import write_atomic
 
 _POLL_S = 0.2
 

@@ -12,8 +12,8 @@ from jobs.runners.hadoop import HadoopRunner
 from jobs.runners.step import Report, Step, StepResult
 from jobs.zipapp import build_zipapp
 from tests.fixtures.hadoop_conf import conf_without
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.hadoop.site import SLOT_RESOURCE, SiteSettings
+from yarn_accel.storage import Store
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = (

@@ -18,8 +18,8 @@ import re
 import time
 from collections.abc import Callable
 
-from yarn_accel.adapters.hdfs import Appender, Store
 from yarn_accel.errors import StorageError
+from yarn_accel.storage import Appender, Store
 
 _NAME = re.compile(r"journal-(\d{8})-(\d{8})")
 _SEAL_PAUSE_S = 0.2

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from yarn_accel.adapters.credentials import create_master_secret, read_master_secret
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import AuthenticationError, ConfigError, StartupError
+from yarn_accel.local_filesystem import write_atomic
 
 _SECRET = "control-secret"
 _NOTES = "start.json"

@@ -20,10 +20,10 @@ from yarn_accel.adapters.hadoop_rpc import (
     User,
 )
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import ConfigError, UnavailableError
 from yarn_accel.hadoop.running import APPLICATION_TYPE
 from yarn_accel.hadoop.site import SiteSettings, user_name
+from yarn_accel.storage import Store
 from yarn_accel.uris import split_uri
 
 _RM_PATIENCE_S = 15.0

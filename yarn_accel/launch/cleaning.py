@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
 from yarn_accel.launch.upload import ARCHIVE_PATTERN, SCRIPT_PATTERN
 from yarn_accel.local_filesystem import unfinished_name
+from yarn_accel.storage import Store
 
 #: In an application's folder: the names of the shared files it was started with.
 USES_FILE = "uses.json"

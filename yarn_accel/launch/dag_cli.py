@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.core.dags.model import PriorityClass
 from yarn_accel.core.dags.outcome import DagRunOutcome
 from yarn_accel.errors import ConfigError
@@ -24,6 +23,7 @@ from yarn_accel.launch.dag_report import write_dag_report
 from yarn_accel.launch.dag_view import dags_of, dags_table
 from yarn_accel.launch.task_outcomes import ask_outcomes
 from yarn_accel.launch.tasks_cli import follow_status, wait_until_ended
+from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.tasks.dag_planning import load_dag_file, plan_dag
 from yarn_accel.tasks.submission import submit_definition
 

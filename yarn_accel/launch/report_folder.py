@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import StartupError
 from yarn_accel.extras import install_command
+from yarn_accel.local_filesystem import write_atomic
 
 
 def write_report_folder(

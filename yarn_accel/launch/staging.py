@@ -13,7 +13,6 @@ import yaml
 from pydantic import BaseModel
 
 from yarn_accel.adapters.credential_socket import SOCKET_NAME
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.journal_file import begin_journal
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop.rm_client import RmClient
@@ -32,6 +31,7 @@ from yarn_accel.launch.upload import (
 from yarn_accel.master.config import SOME_MANAGERS, parse_config
 from yarn_accel.master.task_config import TaskSettings, journal_uri
 from yarn_accel.node.config import load_config
+from yarn_accel.storage import Store
 from yarn_accel.worker.config import check_worker_settings
 
 _VERSION = 1

@@ -22,7 +22,6 @@ from yarn_accel.adapters.hadoop_rpc import (
 )
 from yarn_accel.adapters.hadoop_rpc.clients import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState, NodeReport
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.application.exits import failure_line
 from yarn_accel.errors import AccelError, JobError, StartupError, UnavailableError
 from yarn_accel.hadoop.retained import RetainedApplication, own_master_secret
@@ -43,6 +42,7 @@ from yarn_accel.launch.stop import ProgressReport, clear_ended, restore_left_nod
 from yarn_accel.launch.submission import check_sizes, make_submission
 from yarn_accel.master.inventory import attribute_of
 from yarn_accel.master.operator_commands import OWNER
+from yarn_accel.storage import Store
 
 _POLL_S = 0.05
 _N_NAMED = 6

@@ -18,7 +18,6 @@ from types import FrameType
 import click
 
 from yarn_accel.adapters.credentials import issue_job_credential
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.client.archive import CLIENT_ARCHIVE, write_client_archive
 from yarn_accel.client.binding import parse_binding
 from yarn_accel.client.task_servers import BINDING_FILE
@@ -34,6 +33,7 @@ from yarn_accel.hadoop.streaming_arguments import (
     is_request_for_help,
     job_name,
 )
+from yarn_accel.local_filesystem import write_atomic
 
 _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 _PRINT_FOLDER = "yarn-accel-streaming"

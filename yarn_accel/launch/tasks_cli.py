@@ -20,7 +20,6 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.adapters.repeated_output import repeated_output
 from yarn_accel.errors import JobError, UnavailableError
 from yarn_accel.hadoop.control import WAIT_PATIENCE_S, Control, asked, with_control
@@ -39,6 +38,7 @@ from yarn_accel.launch.start import start as start_application
 from yarn_accel.launch.task_outcomes import ask_outcomes, live_report, nodes_of
 from yarn_accel.launch.task_report import MAX_DRAWN_NODES, RunReport, write_report
 from yarn_accel.launch.task_view import app_progress, tasks_table
+from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.tasks import load_app, plan_app
 from yarn_accel.tasks.submission import submit_definition
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError, StorageError
 from yarn_accel.launch import bootstrap
 from yarn_accel.local_filesystem import pieces
+from yarn_accel.storage import Store
 from yarn_accel.uris import split_uri
 
 #: The bootstrap's name in a container's folder.

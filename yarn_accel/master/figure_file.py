@@ -10,10 +10,10 @@ import asyncio
 import json
 import logging
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.signed_http import decode_json
 from yarn_accel.core.tasks.learning import FigureStore
 from yarn_accel.errors import AccelError, ConfigError, RemoteProtocolError, StorageError
+from yarn_accel.storage import Store
 
 logger = logging.getLogger(__name__)
 

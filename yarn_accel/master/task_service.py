@@ -21,7 +21,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.journal_file import StoredJournal
 from yarn_accel.adapters.signed_http import decode_json
 from yarn_accel.core.application import RoleTable
@@ -47,6 +46,7 @@ from yarn_accel.master.inventory import Inventory
 from yarn_accel.master.task_config import TaskSettings, journal_uri
 from yarn_accel.master.task_journal import TaskJournal
 from yarn_accel.master.worker_places import SizePlaces, WorkerPlaces, usable_nodes
+from yarn_accel.storage import Store
 
 logger = logging.getLogger(__name__)
 

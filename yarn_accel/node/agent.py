@@ -22,10 +22,10 @@ from typing import Any
 
 import aiohttp
 
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.adapters.signed_http import WRONG_KEY, Signer
 from yarn_accel.client.agent_folders import IDENTITY_FILE, is_of_application
 from yarn_accel.errors import AccelError, AuthenticationError, ConfigError, StartupError
+from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.node.config import AgentConfig, key_place, read_key
 from yarn_accel.node.devices import DeviceWatch
 from yarn_accel.node.heartbeat_interval import HeartbeatInterval

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.core.tasks.claim_counts import claim_counts
 from yarn_accel.core.tasks.late_binding import LateBinder
 from yarn_accel.core.tasks.late_binding.messages import (
@@ -48,6 +47,7 @@ from yarn_accel.core.tasks.late_binding.values import (
 from yarn_accel.core.tasks.learning import FigureStore
 from yarn_accel.core.tasks.values import Form
 from yarn_accel.errors import AccelError, AuthenticationError
+from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.node.claim_config import LateBindingConfig
 from yarn_accel.node.claim_figures import SharedFigures
 from yarn_accel.node.claim_identity import ClaimIdentities

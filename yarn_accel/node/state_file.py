@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import AccelError
+from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.node.heartbeat_response import HeartbeatResponse, parse_response
 
 VERSION = 1

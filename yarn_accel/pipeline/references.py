@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
-from yarn_accel.adapters.hdfs import Stamp, Store
 from yarn_accel.errors import RejectedError, StorageError
 from yarn_accel.formats import describe, is_array_file, load
 from yarn_accel.pipeline.plans import ReferencedFile
+from yarn_accel.storage import Stamp, Store
 from yarn_accel.uris import split_member
 from yarn_accel.wire import RemoteInput, TensorSpec
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.revocation_list import RevocationList
 from yarn_accel.core.requests.events import DrainStarted, LostWork, WorkerLost
 from yarn_accel.operations.registry import load_more
@@ -36,6 +35,7 @@ from yarn_accel.pipeline.trace import Trace
 from yarn_accel.pipeline.visibility import visible
 from yarn_accel.pipeline.workers.slots import has_places, problems_of
 from yarn_accel.pipeline.workers.supervisor import WorkerSupervisor
+from yarn_accel.storage import Store
 from yarn_accel.wire import PROGRESS_INTERVAL_S, VERSION, Drain, Stats, StatsRequest
 
 if TYPE_CHECKING:

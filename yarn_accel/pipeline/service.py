@@ -22,8 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import StartupError
+from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.pipeline.listeners import listen_http
 from yarn_accel.pipeline.server import PipelineServer
 from yarn_accel.pipeline.visibility import Sparing

@@ -23,12 +23,12 @@ from yarn_accel.uris import split_member
 from yarn_accel.wire import RemoteInput
 
 if TYPE_CHECKING:
-    from yarn_accel.adapters.hdfs import Stamp, Store
     from yarn_accel.pipeline.arrays import Array
     from yarn_accel.pipeline.config import PipelineConfig
     from yarn_accel.pipeline.loop import EventLoop
     from yarn_accel.pipeline.plans import Plan, Plans
     from yarn_accel.pipeline.work import Work
+    from yarn_accel.storage import Stamp, Store
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.core.tasks.outcome import RunOutcome
 from yarn_accel.core.tasks.policies import registry
 from yarn_accel.core.tasks.policies.base import FillingPolicy
@@ -19,6 +18,7 @@ from yarn_accel.core.tasks.service.views import belief_documents
 from yarn_accel.core.tasks.use_over_time import NodePlace
 from yarn_accel.core.tasks.values import Form
 from yarn_accel.errors import ConfigError
+from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.sim.simulator import simulate as run
 from yarn_accel.sim.world import World, load_world
 

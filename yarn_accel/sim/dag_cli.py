@@ -14,13 +14,13 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.core.dags.model import Dag, DagId
 from yarn_accel.core.dags.outcome import DagRunOutcome
 from yarn_accel.core.dags.policies.registry import make_dag_policy
 from yarn_accel.dags.load import load_dag, load_machines, machine_of, parse_argument
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch.dag_report import write_dag_report
+from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.sim.dag_checkpoints import run_with_checkpoints
 from yarn_accel.sim.dag_world import DagArrival, DagWorld, MachineStay
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.settings_file import complaints
 from yarn_accel.core.dags.model import PriorityClass
 from yarn_accel.core.tasks.applications import AppDefinition
 from yarn_accel.dags.own_file import DagFile
 from yarn_accel.errors import ConfigError
+from yarn_accel.storage import Store
 from yarn_accel.tasks.archives import package_archive
 from yarn_accel.tasks.dag_handle import DagHandle
 from yarn_accel.tasks.dag_planning import plan_dag, with_uris

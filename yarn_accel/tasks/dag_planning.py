@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.dags.model import MOST_EDGES, DagTerms, PriorityClass
 from yarn_accel.core.tasks.applications import AppDefinition, FormProgram, TaskDefinition, check_definition
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form, FormDemand, TaskId
 from yarn_accel.dags.own_file import DagFile, DagFileTask, edges_of_file, read_dag_file
 from yarn_accel.errors import ConfigError
+from yarn_accel.storage import Store
 from yarn_accel.tasks.app_file import check_command, check_environment, shipped_files, uri_of
 from yarn_accel.tasks.archives import archived_modules, check_archive
 from yarn_accel.tasks.place_checks import (

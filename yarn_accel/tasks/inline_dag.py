@@ -14,10 +14,10 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.tasks.applications import AppDefinition, FormProgram, TaskDefinition
 from yarn_accel.errors import JobError
 from yarn_accel.local_filesystem import pieces
+from yarn_accel.storage import Store
 from yarn_accel.tasks.dag_handle import RESULT_FILE
 from yarn_accel.uris import split_uri
 

@@ -8,8 +8,8 @@ import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import ConfigError, StorageError
+from yarn_accel.storage import Store
 from yarn_accel.uris import split_uri
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Iterator
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.tasks.applications import AppDefinition, FormProgram, TaskDefinition, check_definition
 from yarn_accel.core.tasks.attempt_orders import InputSplit
 from yarn_accel.core.tasks.values import AppFigures, AppId, AppSpec, Form, FormDemand, FormFigures, TaskId
 from yarn_accel.errors import ConfigError
+from yarn_accel.storage import Store
 from yarn_accel.tasks.app_file import AppConfig, CpuProgram, FormTimes, GpuProgram
 from yarn_accel.tasks.place_checks import (
     check_output_place,

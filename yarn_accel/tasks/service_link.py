@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from yarn_accel.adapters.hdfs import Store
+from yarn_accel.storage import Store
 from yarn_accel.tasks.own_loop import run_to_end
 from yarn_accel.tasks.submission import Ask
 

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.tasks.applications import AppDefinition
 from yarn_accel.core.tasks.service.submission import app_document
 from yarn_accel.local_filesystem import pieces
+from yarn_accel.storage import Store
 from yarn_accel.uris import split_uri
 
 #: Asks a master, as `yarn_accel.hadoop.control.Control.ask` does.

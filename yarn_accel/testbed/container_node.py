@@ -18,9 +18,9 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import ClusterError, ConfigError
 from yarn_accel.hadoop.site import user_name
+from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.testbed.backend import Software
 from yarn_accel.testbed.class_archives import ensure_archive
 from yarn_accel.testbed.daemons import daemon_argv, format_namenode, node_environ

@@ -23,8 +23,8 @@ from typing import Any
 
 import yarn_accel
 from yarn_accel.adapters.commands import CompletedCommand
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import AccelError, ClusterError, StartupError
+from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.testbed import docker_specs, netns
 from yarn_accel.testbed.backend import Software
 from yarn_accel.testbed.docker_engine import check_image, connect, engine_address, engine_errors

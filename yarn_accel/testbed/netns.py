@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from yarn_accel.adapters.commands import run
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import ClusterError, StartupError
+from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.testbed.links import INSIDE, shape_argvs
 from yarn_accel.testbed.plan import (
     SUBNET_PREFIX,

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import ClusterError, ConfigError
+from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.testbed.plan import (
     MASTER,
     ClusterPlan,

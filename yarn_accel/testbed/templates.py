@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import ConfigError, StorageError
 from yarn_accel.hadoop.jars import HadoopInstall
 from yarn_accel.hadoop.java import ADD_OPENS, LEAN_FLAGS, archive_options
 from yarn_accel.hadoop.streaming import LOG_SETTINGS
+from yarn_accel.local_filesystem import write_atomic
 
 _NAME = re.compile(r"@([a-z0-9_]+)@")
 WEBAPPS = ("webapps/hdfs", "webapps/datanode", "webapps/secondary")

@@ -12,9 +12,9 @@ import contextlib
 import posixpath
 from collections.abc import Callable, Iterable
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.tasks.attempt_orders import AttemptOrder, OutputFile
 from yarn_accel.errors import StorageError
+from yarn_accel.storage import Store
 from yarn_accel.worker.streaming import attempt_folder
 
 

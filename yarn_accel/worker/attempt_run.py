@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from io import FileIO
 from pathlib import Path
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.tasks.attempt_orders import AttemptOrder, FunctionCall, InputSplit, is_file_name
 from yarn_accel.core.tasks.worker_messages import MAX_LINE, AttemptEnd, AttemptOutcome
 from yarn_accel.errors import AccelError
+from yarn_accel.storage import Store
 from yarn_accel.worker.attempt_log import LogFolder
 from yarn_accel.worker.attempt_output import AttemptOutput
 from yarn_accel.worker.file_cache import FileCache

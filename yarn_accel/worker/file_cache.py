@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from yarn_accel.adapters.hdfs import Stamp, Store
 from yarn_accel.errors import StorageError
+from yarn_accel.storage import Stamp, Store
 
 _PIECE_BYTES = 1024 * 1024
 _MODE = 0o500

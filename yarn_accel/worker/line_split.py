@@ -13,9 +13,9 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from yarn_accel.adapters.hdfs import OpenFile
 from yarn_accel.core.tasks.attempt_orders import InputSplit
 from yarn_accel.errors import StorageError
+from yarn_accel.storage import OpenFile
 
 #: From this size on, HDFS is read in two halves at once.
 PIECE_BYTES = 4 * 1024 * 1024

@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client import Call, Reply, Tensor, connect, is_bad_record
 from yarn_accel.errors import AccelError, RejectedError
 from yarn_accel.formats import BytesInMemory, describe, is_array_file, load, name_plain_bytes
+from yarn_accel.storage import Store
 from yarn_accel.uris import split_member, split_uri
 from yarn_accel.wire.tensors import TensorSpec
 

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import aiohttp
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.signed_http import Signer
 from yarn_accel.client.agent_folders import VARIABLE
 from yarn_accel.core.tasks.attempt_orders import AttemptId
@@ -48,6 +47,7 @@ from yarn_accel.node.heartbeat_interval import HeartbeatInterval
 from yarn_accel.node.master_client import MasterConnection
 from yarn_accel.node.master_discovery import discovery_for
 from yarn_accel.node.paths import filled
+from yarn_accel.storage import Store
 from yarn_accel.worker.attempt_log import LogFolder
 from yarn_accel.worker.attempt_run import AttemptRun, RunPlace
 from yarn_accel.worker.config import WorkerConfig

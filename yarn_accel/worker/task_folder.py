@@ -15,10 +15,10 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.tasks.attempt_orders import AttemptOrder, TaskFolder, is_file_name, unfinished_uri
 from yarn_accel.core.tasks.worker_messages import MAX_RESULT
 from yarn_accel.errors import AccelError, StorageError
+from yarn_accel.storage import Store
 from yarn_accel.worker.file_cache import FileCache
 from yarn_accel.worker.function_call import checked_result
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.journal_file import StoredJournal
 from yarn_accel.adapters.rest import get_json
 from yarn_accel.errors import JobError, StorageError
 from yarn_accel.hadoop.jars import HadoopInstall, class_path_names, write_class_path_jar
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.hadoop.streaming import NLINE_INPUT_FORMAT, StreamingJob, run_streaming
+from yarn_accel.storage import Store
 from yarn_accel.testbed import Cluster
 from yarn_accel.testbed.class_archives import ensure_archive, find_archive, shared_classes
 from yarn_accel.testbed.maven import ensure_hadoop

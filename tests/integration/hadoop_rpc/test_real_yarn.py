@@ -45,8 +45,8 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     YarnResource,
     pinned,
 )
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.rest import as_list, get_json
+from yarn_accel.storage import Store
 
 pytestmark = [pytest.mark.hadoop]
 

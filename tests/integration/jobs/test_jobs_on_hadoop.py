@@ -38,11 +38,11 @@ from jobs.runners.step import Report, Step, StepResult
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp
 from tests.fixtures.hadoop_conf import conf_without
 from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client import SequenceFileReader
 from yarn_accel.client.task_servers import load_credential
 from yarn_accel.errors import JobError, StorageError
 from yarn_accel.hadoop.site import SiteSettings
+from yarn_accel.storage import Store
 from yarn_accel.testbed import Cluster
 from yarn_accel.wire.credential import Credential, encode
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from jobs.runners.hadoop import HadoopRunner
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.hadoop.java import ADD_OPENS
 from yarn_accel.hadoop.site import HadoopSite, SiteSettings
 from yarn_accel.hadoop.streaming import LOG_SETTINGS
+from yarn_accel.storage import Store
 
 pytestmark = [pytest.mark.hadoop]
 

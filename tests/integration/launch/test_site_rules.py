@@ -33,13 +33,13 @@ from tests.fixtures.hadoop_conf import conf_without
 from tests.fixtures.yarn_site import PREEMPTION_SETTINGS, ROOT, Hungry, Site, SiteOptions, site_up
 from tests.integration.master.hadoop_settings import change, restart, write
 from yarn_accel.adapters.hadoop_rpc.clients import ResourceManager
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop import site as hadoop_site
 from yarn_accel.hadoop.java import java_argv
 from yarn_accel.hadoop.rm_client import RmClient, kill
 from yarn_accel.launch.device_lock import DeviceLocks
 from yarn_accel.master.inventory import GPU
+from yarn_accel.storage import Store
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
 

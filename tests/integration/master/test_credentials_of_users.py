@@ -19,8 +19,8 @@ import pytest
 from tests.conftest import NEEDS_ROOT
 from tests.fixtures.yarn_site.site import ROOT, Site
 from yarn_accel.adapters.credentials import read_credential
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.hadoop.site import SiteSettings
+from yarn_accel.storage import Store
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.skipif(os.geteuid() != 0, reason=NEEDS_ROOT)]
 

@@ -18,7 +18,7 @@ import pytest
 from tests.fixtures.hadoop_conf import conf_without
 from tests.fixtures.yarn_site.site import ROOT, Site
 from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
-from yarn_accel.adapters.hdfs import Store
+from yarn_accel.storage import Store
 
 pytestmark = [pytest.mark.hadoop]
 

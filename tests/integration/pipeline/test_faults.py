@@ -413,7 +413,7 @@ def test_a_missing_file_and_a_file_of_another_length(server, credential, tmp_pat
 @pytest.mark.slow
 def test_an_unreachable_datanode_at_remote_write(spawn_server, hadoop_cluster, credential):
     """With one DataNode cut off the write goes to the others, or fails as transient: never half a file."""
-    from yarn_accel.adapters.hdfs import Store
+    from yarn_accel.storage import Store
 
     store = Store(hadoop_cluster.conf_dir)
     server = spawn_server(

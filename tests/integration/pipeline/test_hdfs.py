@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client.calls import Call, Reference
 from yarn_accel.client.client import Client
 from yarn_accel.errors import StorageError
+from yarn_accel.storage import Store
 from yarn_accel.wire import TensorSpec
 
 pytestmark = pytest.mark.hadoop

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.fixtures.yarn_site import Site, SiteOptions, site_up
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
 from yarn_accel.spark import write_py_files
+from yarn_accel.storage import Store
 
 PYTHON = os.environ.get("SPARK_TEST_PYTHON", "")
 """An interpreter with PySpark, pandas and pyarrow."""

@@ -33,13 +33,13 @@ from jobs.runners.step import Runner
 from tests.fixtures.yarn_site import Site
 from tests.integration.spark import program
 from tests.integration.spark.conftest import PYTHON, RUN_DIR, Submitter
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client import Binding, Endpoint, connect, format_binding
 from yarn_accel.client.client import Client
 from yarn_accel.client.discovery import discover_servers
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.spark.records import RecordMapper
+from yarn_accel.storage import Store
 from yarn_accel.wire.credential import SECRET_ALIAS, decode
 
 pytestmark = [pytest.mark.spark]

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from tests.fixtures.yarn_site import Site
-from yarn_accel.adapters.hdfs import Store
+from yarn_accel.storage import Store
 
 N_LINES = 400
 #: An ordinary streaming mapper: a line per word, a counter, a status. Given a folder, only two of them go on

@@ -19,7 +19,7 @@ import yaml
 
 from tests.fixtures.yarn_site import Site, SiteOptions
 from tests.integration.tasks.live_apps import assert_reported, expected, n_done, output, status, write_app
-from yarn_accel.adapters.hdfs import Store
+from yarn_accel.storage import Store
 
 pytestmark = [pytest.mark.hadoop]
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.fixtures.yarn_site import Site, SiteOptions
-from yarn_accel.adapters.hdfs import Store
+from yarn_accel.storage import Store
 
 pytestmark = [pytest.mark.hadoop]
 

@@ -14,7 +14,6 @@ import pytest
 from tests.integration.worker.conftest import WorkerSite
 from tests.integration.worker.test_attempts import pid_in, until_gone
 from tests.integration.worker.test_functions import ROOT
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.tasks.attempt_orders import (
     AttemptId,
     AttemptOrder,
@@ -27,6 +26,7 @@ from yarn_accel.core.tasks.attempt_orders import (
 from yarn_accel.core.tasks.worker_messages import AttemptOutcome
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.hadoop.streaming import StreamingJob, run_streaming
+from yarn_accel.storage import Store
 from yarn_accel.testbed import Cluster
 
 pytestmark = pytest.mark.hadoop

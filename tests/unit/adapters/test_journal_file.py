@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.journal_file import StoredJournal, begin_journal
 from yarn_accel.errors import StorageError
+from yarn_accel.storage import Store
 
 
 def journal(folder, attempt=1):

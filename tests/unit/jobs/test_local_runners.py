@@ -29,10 +29,10 @@ from jobs.runners.inline import InlineRunner
 from jobs.runners.local import LocalRunner, parse_stderr
 from jobs.runners.local_tasks import path_of
 from jobs.runners.step import Step
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client import SequenceFileReader, SequenceFileWriter
 from yarn_accel.client.typed_bytes import encode_typed_pair
 from yarn_accel.errors import JobError, StartupError, StorageError
+from yarn_accel.storage import Store
 from yarn_accel.uris import file_uri
 
 #: Each task of the local one is a process, and computes the same: few tests need that in `make test`.

@@ -8,7 +8,7 @@ import jobs.factorize
 from jobs.factorize.job import FactorizeJob, run_factorize
 from jobs.factorize.make_input import make_bytes, plan_matrices
 from jobs.runners.inline import InlineRunner
-from yarn_accel.adapters.hdfs import Store
+from yarn_accel.storage import Store
 from yarn_accel.uris import file_uri
 
 FOLDER = Path(jobs.factorize.__file__).parent

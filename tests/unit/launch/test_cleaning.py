@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from tests.unit.launch.yarn import rm_client
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.cli import root
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop.rm_client import RmClient
@@ -19,6 +18,7 @@ from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.packing import Environment, Requirement
 from yarn_accel.launch.staging import stage
 from yarn_accel.launch.upload import stored_script_name
+from yarn_accel.storage import Store
 
 
 class Storage:

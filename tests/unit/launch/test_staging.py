@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from tests.unit.launch.yarn import FakeRmClient, rm_client
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.journal_file import StoredJournal
 from yarn_accel.core.tasks.worker_nodes import worker_name
 from yarn_accel.errors import ConfigError
@@ -22,6 +21,7 @@ from yarn_accel.master.launch_plan import parse_plan
 from yarn_accel.master.task_config import TaskSettings, journal_uri
 from yarn_accel.node.config import load_config as load_agent
 from yarn_accel.pipeline.config import PipelineConfig
+from yarn_accel.storage import Store
 from yarn_accel.worker.config import load_worker_config
 
 APPLICATION = "application_1700000000000_0001"

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
 from yarn_accel.launch import bootstrap
 from yarn_accel.launch.upload import ARCHIVE_PATTERN, SCRIPT_NAME, upload, upload_script
+from yarn_accel.storage import Store
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.tasks.events import TaskMeasurement
 from yarn_accel.core.tasks.learning import FigureStore
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form, FormDemand
 from yarn_accel.errors import StorageError
 from yarn_accel.master.figure_file import FigureFile
+from yarn_accel.storage import Store
 
 MEASURED = TaskMeasurement(1e6, 2.0, 3.0, True)
 

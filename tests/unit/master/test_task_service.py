@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.journal_file import StoredJournal
 from yarn_accel.core.application import events as application
 from yarn_accel.core.tasks.applications import AppDefinition, FormProgram, TaskDefinition
@@ -35,6 +34,7 @@ from yarn_accel.master.task_config import TaskSettings
 from yarn_accel.master.task_journal import TaskJournal
 from yarn_accel.master.task_service import LiveTaskService
 from yarn_accel.master.worker_places import SizePlaces, WorkerPlaces
+from yarn_accel.storage import Store
 
 SETTINGS = TaskSettings(cores=2, max_workers=2, policy="fifo")
 PRIORITY, PREEMPTED = 30, -102

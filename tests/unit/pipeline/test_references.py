@@ -5,10 +5,10 @@ import os
 import numpy as np
 import pytest
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import RejectedError, StorageError
 from yarn_accel.pipeline.plans import ReferencedFile
 from yarn_accel.pipeline.references import look_at, read_unchanged, stamp_or_none
+from yarn_accel.storage import Store
 from yarn_accel.wire import RemoteInput, TensorSpec
 
 

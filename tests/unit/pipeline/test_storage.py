@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import RejectedError, StorageError, UnavailableError
 from yarn_accel.operations.registry import get
 from yarn_accel.pipeline.config import PipelineConfig
@@ -15,6 +14,7 @@ from yarn_accel.pipeline.loop import EventLoop
 from yarn_accel.pipeline.plans import Plans
 from yarn_accel.pipeline.storage import Storage
 from yarn_accel.pipeline.work import Work
+from yarn_accel.storage import Store
 from yarn_accel.uris import normalised
 from yarn_accel.wire import RemoteInput, Request, TensorSpec
 

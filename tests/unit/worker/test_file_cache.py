@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StorageError
+from yarn_accel.storage import Store
 from yarn_accel.worker.file_cache import FileCache
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.tasks.attempt_orders import AttemptId, AttemptOrder, FunctionCall
 from yarn_accel.core.tasks.values import AppId, Form, FormDemand, TaskId
+from yarn_accel.storage import Store
 from yarn_accel.worker.file_cache import FileCache
 from yarn_accel.worker.function_pool import FunctionPool, PoolLimits
 from yarn_accel.worker.guarded_process import Guard

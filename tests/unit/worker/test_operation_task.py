@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client import Call, Reply, Tensor, connect
 from yarn_accel.client.token_file import read_secrets, write_secrets
 from yarn_accel.core.tasks.applications import OPERATION_PROGRAM
 from yarn_accel.core.tasks.attempt_orders import AttemptId, AttemptOrder
 from yarn_accel.core.tasks.values import AppId, Form, FormDemand, TaskId
 from yarn_accel.errors import ConfigError, UnavailableError
+from yarn_accel.storage import Store
 from yarn_accel.wire.credential import SECRET_ALIAS
 from yarn_accel.worker.operation_program import OperationProgram, operation_program
 from yarn_accel.worker.operation_task import InputReader, run_records

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yarn_accel.adapters.local_files import write_atomic
+from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.operations import registry
 from yarn_accel.operations.operation import allocate
 from yarn_accel.pipeline.workers.jobs import Measured

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from yarn_accel.adapters import hdfs
-from yarn_accel.adapters.hdfs import Stamp, Store
-from yarn_accel.adapters.local_files import write_atomic
+from yarn_accel import storage
 from yarn_accel.client import TaskFiles
 from yarn_accel.errors import StorageError
+from yarn_accel.local_filesystem import write_atomic
+from yarn_accel.storage import Stamp, Store
 from yarn_accel.uris import split_uri
 
 
@@ -207,7 +208,7 @@ def test_a_file_that_tells_no_length_is_not_empty():
 
 def test_reading_has_a_bound_of_its_own(base, tmp_path):
     with (tmp_path / "x").open("wb") as file:
-        file.truncate(hdfs.DEFAULT_MAX_BYTES + 1)
+        file.truncate(storage.DEFAULT_MAX_BYTES + 1)
     with pytest.raises(StorageError, match=r"268435457 bytes, at most 268435456 .* larger max_bytes"):
         Store().read_bytes(f"{base}/x")
     (tmp_path / "y").write_bytes(b"abc")
@@ -290,8 +291,8 @@ def test_a_full_disk_is_said_clearly_and_leaves_nothing(base, tmp_path):
 # What the native client says
 
 
-class BrokenFiles:
-    """A storage that fails as the native client was seen to fail."""
+class BrokenClient:
+    """Fails as the native client was seen to fail."""
 
     def __init__(self, error):
         self.error = error
@@ -301,6 +302,18 @@ class BrokenFiles:
             raise self.error
 
         return fail
+
+
+@pytest.fixture
+def store_over(monkeypatch):
+    """A store whose native clients come from a function of the URL."""
+
+    def make(client_of):
+        native = SimpleNamespace(Client=lambda url, **_: client_of(url), WriteOptions=lambda **_: None)
+        monkeypatch.setitem(sys.modules, "hdfs_native", native)
+        return Store()
+
+    return make
 
 
 #: What a NameNode of 3.5.0 said after a restart, and by an administrator's order, by the native client.
@@ -358,9 +371,8 @@ SAFE_MODE_BY_HAND = (
         (RuntimeError('IOError("Network is unreachable (os error 101)")'), "unreachable", True),
     ],
 )
-def test_each_failure_becomes_one_clear_line(error, said, is_transient):
-    store = Store()
-    store._clients["hdfs://nn"] = BrokenFiles(error)
+def test_each_failure_becomes_one_clear_line(store_over, error, said, is_transient):
+    store = store_over(lambda _: BrokenClient(error))
     for attempt in (
         lambda: store.stamp("hdfs://nn/x"),
         lambda: store.read_into("hdfs://nn/x", memoryview(bytearray(3))),
@@ -374,32 +386,37 @@ def test_each_failure_becomes_one_clear_line(error, said, is_transient):
         assert caught.value.transient == is_transient
 
 
-class FlakyFiles:
-    """A storage whose pipelines break so many times."""
+class FlakyClient:
+    """A native client whose pipelines break so many times."""
 
     def __init__(self, n_failures, error):
         self.left = n_failures
         self.error = error
         self.written = {}
 
-    def write(self, path, parts):
-        self.written[path] = b"".join(parts)
+    def create(self, path, options):
+        self.written[path] = b""
+
+        def write(content):
+            self.written[path] += content
+
+        return SimpleNamespace(write=write, close=self.close)
+
+    def close(self):
         self.left -= 1
         if self.left >= 0:
             raise self.error
-        return len(self.written[path])
 
-    def rename(self, source, target):
+    def rename(self, source, target, overwrite):
         self.written[target] = self.written.pop(source)
 
-    def delete(self, path):
+    def delete(self, path, recursive):
         return self.written.pop(path) is not None
 
 
-def test_what_can_be_made_anew_is_written_again_when_a_datanode_is_gone():
-    refused = RuntimeError("IOError: Connection refused (os error 111)")
-    store = Store()
-    files = store._clients["hdfs://nn"] = FlakyFiles(3, refused)
+def test_a_file_that_can_be_made_anew_is_written_again_when_a_datanode_is_gone(store_over):
+    files = FlakyClient(3, RuntimeError("IOError: Connection refused (os error 111)"))
+    store = store_over(lambda _: files)
     assert store.write_atomic("hdfs://nn/x", lambda: iter([b"a", b"b"])) == 2
     assert files.written == {"/x": b"ab"}
     files.left = 4
@@ -429,23 +446,20 @@ class Reader:
             yield self.content[at : min(at + 65536, offset + n_bytes)]
 
 
-def store_with(reader):
-    files = hdfs._HdfsFiles.__new__(hdfs._HdfsFiles)
-    files._client = SimpleNamespace(read=lambda path: reader)
-    store = Store()
-    store._clients["hdfs://nn"] = files
-    return store
+@pytest.fixture
+def store_with(store_over):
+    return lambda reader: store_over(lambda _: SimpleNamespace(read=lambda path: reader))
 
 
 @pytest.mark.parametrize("n_bytes", [0, 1, 65536, 4 * 1024 * 1024 - 1, 4 * 1024 * 1024 + 3, 9_000_001])
-def test_hdfs_files_are_read_whole_also_in_halves(n_bytes):
+def test_hdfs_files_are_read_whole_also_in_halves(store_with, n_bytes):
     content = np.random.default_rng(3).bytes(n_bytes)
     view = memoryview(bytearray(n_bytes))
     store_with(Reader(content)).read_into("hdfs://nn/x", view)
     assert bytes(view) == content
 
 
-def test_when_one_half_fails_the_other_is_waited_for():
+def test_when_one_half_fails_the_other_is_waited_for(store_with):
     """The buffer belongs to somebody else as soon as `read_into` has returned."""
     content = bytes(8 * 1024 * 1024)
     for fails_at in (0, 5 * 1024 * 1024):
@@ -455,7 +469,7 @@ def test_when_one_half_fails_the_other_is_waited_for():
         view.release()
 
 
-def test_a_stream_cut_short_is_noticed():
+def test_a_stream_cut_short_is_noticed(store_with):
     class Short(Reader):
         def read_range_stream(self, offset, n_bytes):
             return iter([b"abc"])
@@ -465,13 +479,17 @@ def test_a_stream_cut_short_is_noticed():
     assert caught.value.transient
 
 
-def test_only_so_many_name_services_are_kept():
-    store = Store()
-    for number in range(2 * hdfs._MAX_CLIENTS):
-        store._clients[f"hdfs://nn{number}"] = BrokenFiles(OSError("x"))
-        with pytest.raises(StorageError):
-            store.stamp(f"hdfs://nn{number}/x")
-    assert len(store._clients) == hdfs._MAX_CLIENTS
+def test_only_so_many_name_services_are_kept(store_over):
+    connected = []
+
+    def client_of(url):
+        connected.append(url)
+        return SimpleNamespace(mkdirs=lambda path, create_parent: None)
+
+    store = store_over(client_of)
+    for number in (*range(17), *range(1, 17), 0):
+        store.mkdirs(f"hdfs://nn{number}/x")
+    assert connected == [f"hdfs://nn{number}" for number in (*range(17), 0)]
 
 
 def test_a_file_is_renamed_over_another_one_or_not_at_all(tmp_path: Path) -> None:
@@ -490,3 +508,59 @@ def test_a_file_is_renamed_over_another_one_or_not_at_all(tmp_path: Path) -> Non
     assert (tmp_path / "target").read_bytes() == b"2nd"
     with pytest.raises(StorageError, match="are not in one storage"):
         store.rename(f"{uri}/target", "hdfs://nn/target", overwrite=True)
+
+
+# Our own small files
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_it_replaces_what_was_there_and_makes_the_folders(tmp_path):
+    path = tmp_path / "a" / "b" / "state.json"
+    write_atomic(path, "old")
+    write_atomic(path, "neu: ü")
+    assert path.read_bytes() == "neu: ü".encode()
+    assert names(path.parent) == ["state.json"]
+
+
+def test_a_file_for_all_is_readable_whatever_the_umask(tmp_path):
+    before = os.umask(0o077)
+    try:
+        write_atomic(tmp_path / "own", "")
+        write_atomic(tmp_path / "shared", "", is_for_all=True)
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("own", "shared")] == [0o600, 0o644]
+
+
+def test_what_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
+    path = tmp_path / "state.json"
+    write_atomic(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomic(path, "half \ud800")
+    assert path.read_text() == "old"
+    (tmp_path / "folder" / "full").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        write_atomic(tmp_path / "folder", "text")
+    assert names(tmp_path) == ["folder", "state.json"]
+
+
+def test_who_reads_sees_one_text_or_the_other_whoever_writes(tmp_path):
+    path = tmp_path / "state.json"
+    texts = {letter * 100_000 for letter in "abcd"}
+    write_atomic(path, "a" * 100_000)
+
+    def write(text):
+        for _ in range(25):
+            write_atomic(path, text)
+
+    threads = [threading.Thread(target=write, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        assert path.read_text() in texts
+    for thread in threads:
+        thread.join()
+    assert names(tmp_path) == ["state.json"]
