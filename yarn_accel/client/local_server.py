@@ -6,7 +6,6 @@ more process, ends it and removes the folder when its owner is gone. Standard li
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import secrets
@@ -24,6 +23,7 @@ from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.client.token_file import write_secrets
 from yarn_accel.errors import StartupError
+from yarn_accel.users import login_name
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential, encode, issue
 
 START_LIMIT_S = 120.0
@@ -157,14 +157,6 @@ class LocalServer:
             guard.kill()
             guard.wait()
         guard.stderr.close()
-
-
-def login_name() -> str:
-    """The user's name, or ``uid-NUMBER`` where neither the environment nor the system has one."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "uid-{}".format(os.geteuid())
 
 
 def _cure_of(why: str) -> str:

@@ -22,9 +22,10 @@ from yarn_accel.adapters.hadoop_rpc import (
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState
 from yarn_accel.errors import ConfigError, UnavailableError
 from yarn_accel.hadoop.running import APPLICATION_TYPE
-from yarn_accel.hadoop.site import SiteSettings, user_name
+from yarn_accel.hadoop.site import SiteSettings
 from yarn_accel.storage import Store
 from yarn_accel.uris import split_uri
+from yarn_accel.users import user_name
 
 _RM_PATIENCE_S = 15.0
 _POLL_S = 0.1

@@ -8,7 +8,8 @@ from typing import Any
 from yarn_accel.adapters.rest import get_json, listed_applications, newest_first, running_path
 from yarn_accel.client.agent_folders import VARIABLE, ApplicationName
 from yarn_accel.errors import AccelError, UnavailableError
-from yarn_accel.hadoop.site import SiteSettings, user_name
+from yarn_accel.hadoop.site import SiteSettings
+from yarn_accel.users import user_name
 
 #: What YARN lists our applications as; agents that systemd runs look for it too.
 APPLICATION_TYPE = "yarn-accel"

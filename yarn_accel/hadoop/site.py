@@ -7,9 +7,7 @@ operator may.
 
 from __future__ import annotations
 
-import getpass
 import os
-import pwd
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -168,20 +166,6 @@ def _find_jars(environ: Mapping[str, str]) -> HadoopInstall:
             cure="let HADOOP_HOME name an unpacked Hadoop distribution, or run: yarn-accel hadoop fetch",
         )
     return install
-
-
-def user_name(environ: Mapping[str, str] | None = None) -> str:
-    """Who asks HDFS and YARN, found as Hadoop's own clients find it.
-
-    That is ``HADOOP_USER_NAME``, else whom this process runs as; ``$USER`` may tell another.
-    """
-    named = (os.environ if environ is None else environ).get("HADOOP_USER_NAME")
-    if named:
-        return named
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return getpass.getuser()
 
 
 def _conf_dir(conf: str, home: str) -> Path:

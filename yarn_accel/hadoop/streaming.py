@@ -21,7 +21,8 @@ from yarn_accel.errors import AccelError, ConfigError, JobError, StartupError
 from yarn_accel.hadoop.diagnosis import client_error, failed_attempt_diagnosis
 from yarn_accel.hadoop.history import Counters, HistoryClient, TaskAttempt
 from yarn_accel.hadoop.java import java_argv
-from yarn_accel.hadoop.site import HadoopSite, SiteSettings, user_name
+from yarn_accel.hadoop.site import HadoopSite, SiteSettings
+from yarn_accel.users import user_name
 
 LOG_SETTINGS = Path(__file__).with_name("log4j.properties")
 """How Hadoop's programs log: to standard error, in the form that this module reads."""

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from yarn_accel.adapters.credential_socket import SOCKET_NAME
+from yarn_accel.adapters.credentials import CREDENTIAL_SOCKET
 from yarn_accel.adapters.journal_file import begin_journal
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop.rm_client import RmClient
@@ -148,7 +148,7 @@ def master_document(rm_client: RmClient, config: LaunchConfig, folder_uri: str) 
         "user": rm_client.user,
         "application_name": config.app.name,
         "staging_uri": folder_uri,
-        "credential_socket": f"{run_dir}/{SOCKET_NAME}" if run_dir else "",
+        "credential_socket": f"{run_dir}/{CREDENTIAL_SOCKET}" if run_dir else "",
         "revoked_file": config.pipeline_settings.revoked_file,
         "tasks": task_document(config, rm_client.staging_uri(config.environment.staging_uri)),
         **config.master.settings,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from yarn_accel.master.config import MasterConfig
 from yarn_accel.master.credentials import MasterCredentials
 from yarn_accel.master.launch_plan import LaunchPlan, load_plan
 from yarn_accel.master.registration import PATIENCE, Registration, RegistrationSettings
+from yarn_accel.users import login_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def container_environment(
         ConfigError: the plan is wrong.
     """
     settings = RegistrationSettings((), config.hosts).rpc_settings
-    user = config.user or getpass.getuser()
+    user = config.user or login_name()
     identity = registration.credentials.identity(user)
     return ContainerEnvironment(
         ContainerId.parse(environ["CONTAINER_ID"]),

@@ -1,6 +1,6 @@
 """Gives users of the master's node their own credentials, over a Unix socket; `credential_grant` decides.
 
-The client's side is `adapters.credential_socket`.
+The client's side is `adapters.credentials.request_credential`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from yarn_accel.adapters.credential_socket import SOCKET_NAME
-from yarn_accel.adapters.revocation_list import RevocationList
+from yarn_accel.adapters.credentials import CREDENTIAL_SOCKET, RevocationList
 from yarn_accel.core.credential_grant import (
     CredentialRefusal,
     GrantedCredential,
@@ -42,7 +41,7 @@ _MODE = 0o666
 def socket_path(config: MasterConfig, node: str, application: str) -> Path:
     """Where the master of an application listens on this node."""
     given = filled(config.credential_socket, node, application)
-    return Path(given or f"{default_run_dir(node, application)}/{SOCKET_NAME}")
+    return Path(given or f"{default_run_dir(node, application)}/{CREDENTIAL_SOCKET}")
 
 
 def grant_rules(config: MasterConfig) -> GrantRules:

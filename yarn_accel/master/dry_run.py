@@ -6,7 +6,6 @@ every container ran at once and every server were healthy.
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from yarn_accel.master.config import MasterConfig, load_config
 from yarn_accel.master.inventory import Inventory
 from yarn_accel.master.launch_plan import SERVER_ROLE, LaunchPlan, load_plan
 from yarn_accel.master.registration import PATIENCE, RegistrationSettings
+from yarn_accel.users import login_name
 
 
 async def preview(config_file: Path) -> dict[str, Any]:
@@ -31,7 +31,7 @@ async def preview(config_file: Path) -> dict[str, Any]:
     """
     config = load_config(config_file)
     plan = load_plan(Path(config.plan_file))
-    user = User(config.user or getpass.getuser())
+    user = User(config.user or login_name())
     rm = ResourceManager(
         config.addresses, user, RegistrationSettings((), config.hosts).rpc_settings, PATIENCE
     )

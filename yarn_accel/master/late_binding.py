@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from yarn_accel.adapters.revocation_list import RevocationList
+from yarn_accel.adapters.credentials import RevocationList
 from yarn_accel.core.tasks.late_binding.cluster_counts import ClusterCounts
 from yarn_accel.core.tasks.late_binding.messages import MAX_IDENTIFIERS, counts_document, parse_counts
 from yarn_accel.core.tasks.late_binding.shared_figures import (

@@ -46,7 +46,7 @@ from yarn_accel.wire import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from yarn_accel.adapters.revocation_list import RevocationList
+    from yarn_accel.adapters.credentials import RevocationList
     from yarn_accel.pipeline.carriers import Carrier
     from yarn_accel.pipeline.config import PipelineConfig
     from yarn_accel.pipeline.loop import EventLoop

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import click
 
-from yarn_accel.adapters.credential_socket import request_credential, socket_paths, trusted_users
 from yarn_accel.adapters.credentials import (
     create_master_secret,
     issue_for_user,
     issue_token_file,
     read_credential,
     read_master_secret,
+    request_credential,
+    socket_paths,
     store_own_credential,
+    trusted_users,
 )
 from yarn_accel.wire import Credential
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from yarn_accel.adapters.revocation_list import RevocationList
+from yarn_accel.adapters.credentials import RevocationList
 from yarn_accel.core.requests.events import DrainStarted, LostWork, WorkerLost
 from yarn_accel.operations.registry import load_more
 from yarn_accel.pipeline.arrays import plain

@@ -7,7 +7,6 @@ list that the package ships.
 
 from __future__ import annotations
 
-import getpass
 import gzip
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from yarn_accel.hadoop.streaming import (
 from yarn_accel.testbed.class_archives import CLASS_LIST
 from yarn_accel.testbed.maven import ensure_hadoop
 from yarn_accel.testbed.single_node import SingleNode
+from yarn_accel.users import login_name
 
 
 def merge_class_lists(texts: Sequence[str]) -> str:
@@ -74,7 +74,7 @@ def _exercise(node: SingleNode, lists: Path, report: Callable[[str], None]) -> N
     """Let every role do what it does in real life: WebHDFS, jobs, REST."""
     site = HadoopSite.load(node.environ)
     files = f"{node.web('namenode')}/webhdfs/v1"
-    user = f"user.name={getpass.getuser()}"
+    user = f"user.name={login_name()}"
     request_json("PUT", f"{files}/record/in?op=MKDIRS&{user}")
     local = node.work / "lines.txt"
     local.write_text("one\ntwo\n")

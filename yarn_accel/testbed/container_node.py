@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from yarn_accel.errors import ClusterError, ConfigError
-from yarn_accel.hadoop.site import user_name
 from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.testbed.backend import Software
 from yarn_accel.testbed.class_archives import ensure_archive
@@ -30,6 +29,7 @@ from yarn_accel.testbed.maven import ensure_hadoop
 from yarn_accel.testbed.plan import MASTER, ClusterPlan, DaemonRole, NetworkMode, NodePlan, UpOptions
 from yarn_accel.testbed.settings import write_settings
 from yarn_accel.testbed.state import ClusterPaths, ClusterSpec, Report, load, save
+from yarn_accel.users import user_name
 
 MASTER_DEADLINE_S = 900.0
 STOP_GRACE_S = 8.0

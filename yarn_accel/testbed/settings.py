@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from yarn_accel.testbed.templates import (
     render_topology,
     task_values,
 )
+from yarn_accel.users import login_name
 
 # A JVM that is killed would leave its counters file in the shared temporary directory.
 JVM_OPTIONS = ("-XX:-UsePerfData",)
@@ -51,7 +51,7 @@ def write_settings(
         **ONE_MACHINE,
         **_ports(plan),
         **task_values(install, archive, paths.conf_dir, jvm_options(plan, paths)),
-        "http_user": getpass.getuser(),
+        "http_user": login_name(),
         "replication": str(min(2, len(plan.data_nodes))),
         "topology_file": str(topology),
         "cluster_marker": mark_of(paths.name, paths.tag),

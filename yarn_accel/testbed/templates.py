@@ -8,7 +8,6 @@ directory (:data:`PER_NODE`).
 
 from __future__ import annotations
 
-import getpass
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -21,6 +20,7 @@ from yarn_accel.hadoop.jars import HadoopInstall
 from yarn_accel.hadoop.java import ADD_OPENS, LEAN_FLAGS, archive_options
 from yarn_accel.hadoop.streaming import LOG_SETTINGS
 from yarn_accel.local_filesystem import write_atomic
+from yarn_accel.users import login_name
 
 _NAME = re.compile(r"@([a-z0-9_]+)@")
 WEBAPPS = ("webapps/hdfs", "webapps/datanode", "webapps/secondary")
@@ -220,7 +220,7 @@ def _complete(values: Mapping[str, str]) -> dict[str, str]:
             raise ConfigError(f"template value {name} is missing: {placeholder.meaning}")
         full[name] = value
     if full["http_user"] == "":
-        full["http_user"] = getpass.getuser()
+        full["http_user"] = login_name()
     full["attribute_provider"] = "script" if full["attribute_script"] else ""
     return full
 

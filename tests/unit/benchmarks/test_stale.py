@@ -145,7 +145,7 @@ def test_each_benchmark_names_what_it_measures_and_it_is_there() -> None:
 SIMULATED = ("backfill", "grid", "hdas_paper", "mps_paper", "predictor", "torque_balance")
 #: Errors and files; what DAGs are, of which tasks alone have none; what measured a profile that is read.
 BESIDE = re.compile(
-    r"(yarn_accel|torque_sched)/(errors|extras|uris|storage|local_filesystem)\.py|yarn_accel/adapters/\w+\.py"
+    r"(yarn_accel|torque_sched)/(errors|extras|uris|users|storage|local_filesystem)\.py|yarn_accel/adapters/\w+\.py"
     r"|yarn_accel/core/dags/model\.py|torque_sched/sampler/\w+\.py"
 )
 

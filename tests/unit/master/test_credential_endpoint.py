@@ -24,8 +24,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.conftest import NEEDS_ROOT
-from yarn_accel.adapters.credential_socket import request_credential, trusted_users
-from yarn_accel.adapters.credentials import read_credential
+from yarn_accel.adapters.credentials import read_credential, request_credential, trusted_users
 from yarn_accel.cli import root
 from yarn_accel.core.credential_grant import GrantRules
 from yarn_accel.errors import ConfigError, RejectedError, UnavailableError

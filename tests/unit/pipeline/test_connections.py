@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from yarn_accel.adapters.revocation_list import RevocationList
+from yarn_accel.adapters.credentials import RevocationList
 from yarn_accel.pipeline.carriers import SocketCarrier
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.connections import Session
