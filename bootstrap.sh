@@ -14,7 +14,7 @@ install_packages() {
 }
 
 # --- system packages -------------------------------------------------------------------------------------------
-# As yarn_accel.hadoop.jdk looks for it: JAVA_HOME, PATH, or where distributions put a JDK 17; 17 or newer.
+# As yarn_accel.hadoop.java looks for it: JAVA_HOME, PATH, or where distributions put a JDK 17; 17 or newer.
 has_java() {
     for java in "${JAVA_HOME:+$JAVA_HOME/bin/java}" "$(command -v java 2>/dev/null || true)" \
         /usr/lib/jvm/*17*/bin/java; do

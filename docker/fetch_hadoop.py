@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from yarn_accel.hadoop.jars import cache_dir
+from yarn_accel.hadoop.java import cache_dir
 from yarn_accel.testbed.class_archives import ensure_archive
 from yarn_accel.testbed.maven import ensure_hadoop
 

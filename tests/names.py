@@ -58,7 +58,7 @@ EXCEPTIONS: dict[str, frozenset[str]] = {
     # Names of torque_sched, which keeps them for now.
     "tests/structure.py": frozenset({"brain", "gate"}),
     # The name of a Java virtual machine.
-    "yarn_accel/hadoop/diagnosis.py": frozenset({"spot"}),
+    "yarn_accel/hadoop/history.py": frozenset({"spot"}),
 }
 """Path -> words it may use, each with its reason."""
 

@@ -9,7 +9,7 @@ pages alone are the `tracking_pages` of `APPLICATION_TYPE`.
 from yarn_accel.adapters.credentials import issue_job_credential
 from yarn_accel.client.archive import client_sources, find_sources, write_archive
 from yarn_accel.client.task_servers import BINDING_FILE
-from yarn_accel.hadoop.running import APPLICATION_TYPE, mapper_environment, tracking_pages
+from yarn_accel.hadoop.rm_client import APPLICATION_TYPE, mapper_environment, tracking_pages
 from yarn_accel.hadoop.site import HadoopSite, SiteSettings
 from yarn_accel.users import user_name
 

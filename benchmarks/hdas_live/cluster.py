@@ -36,8 +36,7 @@ from yarn_accel.adapters.hadoop_rpc.clients import ResourceManager
 from yarn_accel.core.tasks.outcome import RunOutcome
 from yarn_accel.core.tasks.service.submission import app_document as submitted_document
 from yarn_accel.errors import JobError
-from yarn_accel.hadoop.control import Control
-from yarn_accel.hadoop.retained import RetainedApplication
+from yarn_accel.hadoop.control import Control, RetainedApplication
 from yarn_accel.launch.task_outcomes import ask_outcomes, live_outcome
 from yarn_accel.storage import Store
 from yarn_accel.tasks import load_app, plan_app

@@ -13,8 +13,7 @@ from benchmarks.mps_live.setting import BANDWIDTH_BYTES_PER_S, N_MACHINES, WORKE
 from benchmarks.mps_live.simulated import POLICY
 from tests.fixtures.yarn_site import Site, SiteOptions, site_up
 from yarn_accel.adapters.hadoop_rpc.clients import ResourceManager
-from yarn_accel.hadoop.control import Control
-from yarn_accel.hadoop.retained import RetainedApplication
+from yarn_accel.hadoop.control import Control, RetainedApplication
 from yarn_accel.storage import Store
 
 Say = Callable[[str], None]

@@ -1,14 +1,16 @@
 """A cluster that exists already, as its clients see it: configuration, jars, and where things answer.
 
-Everything comes from the configuration directory (HADOOP_CONF_DIR). Beside Hadoop's own files it may hold
-``yarn-accel-site.yaml`` with what Hadoop has no key for. ``yarn-accel cluster up`` writes one, and an
-operator may.
+Everything comes from the configuration directory (HADOOP_CONF_DIR).  Beside Hadoop's own ``*-site.xml``
+files it may hold ``yarn-accel-site.yaml`` with what Hadoop has no key for.  ``yarn-accel cluster up`` writes
+one, and an operator may.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -18,9 +20,7 @@ from yarn_accel.adapters.hadoop_rpc.clients import ResourceManagerAddresses
 from yarn_accel.adapters.hadoop_rpc.transport import Address
 from yarn_accel.adapters.settings_file import read_settings
 from yarn_accel.errors import ConfigError, StartupError
-from yarn_accel.hadoop.jars import HadoopInstall, cache_dir, fetched, from_hadoop_home
-from yarn_accel.hadoop.jdk import find_java
-from yarn_accel.hadoop.properties import read_properties, read_site
+from yarn_accel.hadoop.java import HadoopInstall, cache_dir, fetched, find_java, from_hadoop_home
 
 SITE_FILE = "yarn-accel-site.yaml"
 _YARN_SITE = "yarn-site.xml"
@@ -223,3 +223,43 @@ def _read_hosts(path: Path) -> dict[str, str]:
         for name in words[1:]:
             hosts.setdefault(name, words[0])
     return hosts
+
+
+# ---- Hadoop's XML
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Properties of one Hadoop XML file; no file, no properties.
+
+    Raises:
+        ConfigError: it is not Hadoop XML.
+    """
+    try:
+        root = ElementTree.parse(path).getroot()
+    except FileNotFoundError:
+        return {}
+    except (ElementTree.ParseError, OSError, ValueError, LookupError) as error:  # the last two: its encoding
+        raise ConfigError(f"{path} cannot be read as Hadoop configuration: {error}") from error
+    found = {}
+    for node in root.iter("property"):
+        name = (node.findtext("name") or "").strip()
+        if name:
+            found[name] = (node.findtext("value") or "").strip()
+    return found
+
+
+def read_site(conf_dir: Path) -> dict[str, str]:
+    """Properties of core-, hdfs-, yarn- and mapred-site.xml together, with ``${other.key}`` expanded."""
+    merged: dict[str, str] = {}
+    for name in ("core", "hdfs", "yarn", "mapred"):
+        merged.update(read_properties(conf_dir / f"{name}-site.xml"))
+    return {name: _expand(value, merged) for name, value in merged.items()}
+
+
+def _expand(value: str, properties: Mapping[str, str]) -> str:
+    for _ in range(20):
+        expanded = re.sub(r"\$\{([^}$\s]+)\}", lambda match: properties.get(match[1], match[0]), value)
+        if expanded == value:
+            break
+        value = expanded
+    return value

@@ -22,8 +22,7 @@ from rich.text import Text
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState
 from yarn_accel.adapters.repeated_output import repeated_output
 from yarn_accel.errors import UnavailableError
-from yarn_accel.hadoop.control import Control, asked, with_control
-from yarn_accel.hadoop.retained import RetainedApplication
+from yarn_accel.hadoop.control import Control, RetainedApplication, asked, with_control
 from yarn_accel.hadoop.rm_client import RmClient, find_running, one_of
 from yarn_accel.launch import stop as stopping
 from yarn_accel.launch.config import LaunchConfig, load_launch_config

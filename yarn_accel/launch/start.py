@@ -24,7 +24,7 @@ from yarn_accel.adapters.hadoop_rpc.clients import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState, NodeReport
 from yarn_accel.core.application.exits import failure_line
 from yarn_accel.errors import AccelError, JobError, StartupError, UnavailableError
-from yarn_accel.hadoop.retained import RetainedApplication, own_master_secret
+from yarn_accel.hadoop.control import RetainedApplication, own_master_secret
 from yarn_accel.hadoop.rm_client import RmClient, find_running, kill
 from yarn_accel.hadoop.site import SITE_FILE
 from yarn_accel.launch.config import LaunchConfig

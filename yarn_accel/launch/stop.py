@@ -10,8 +10,7 @@ from yarn_accel.adapters.hadoop_rpc import ApplicationGoneError, ApplicationId
 from yarn_accel.adapters.hadoop_rpc.clients import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
 from yarn_accel.errors import AccelError, ConfigError, StorageError, UnavailableError
-from yarn_accel.hadoop.control import Control
-from yarn_accel.hadoop.retained import RetainedApplication, retained_applications
+from yarn_accel.hadoop.control import Control, RetainedApplication, retained_applications
 from yarn_accel.hadoop.rm_client import RmClient, find_running, kill
 from yarn_accel.master.inventory import BIND, attribute_of
 from yarn_accel.master.operator_commands import OWNER, SLOTS, OperatorCommands

@@ -23,15 +23,16 @@ from yarn_accel.client.binding import parse_binding
 from yarn_accel.client.task_servers import BINDING_FILE
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.hadoop.java import java_argv
-from yarn_accel.hadoop.running import mapper_environment
+from yarn_accel.hadoop.rm_client import mapper_environment
 from yarn_accel.hadoop.site import SLOT_RESOURCE, HadoopSite, SiteSettings
-from yarn_accel.hadoop.streaming import LOG_SETTINGS, watch_client
-from yarn_accel.hadoop.streaming_arguments import (
+from yarn_accel.hadoop.streaming import (
     CREDENTIAL_PROPERTY,
+    LOG_SETTINGS,
     StreamingAdditions,
     complete,
     is_request_for_help,
     job_name,
+    watch_client,
 )
 from yarn_accel.local_filesystem import write_atomic
 

@@ -14,7 +14,7 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     YarnResource,
 )
 from yarn_accel.errors import ConfigError
-from yarn_accel.hadoop.running import APPLICATION_TYPE
+from yarn_accel.hadoop.rm_client import APPLICATION_TYPE
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.container_secrets import FILE_ALIAS
 from yarn_accel.launch.plan import ApplicationPlan, RolePlan

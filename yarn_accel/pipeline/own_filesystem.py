@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from yarn_accel.hadoop.properties import read_site
+from yarn_accel.hadoop.site import read_site
 from yarn_accel.uris import ANY_HDFS, authority_of, normalised, normalised_prefix
 
 if TYPE_CHECKING:

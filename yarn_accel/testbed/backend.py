@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from yarn_accel.adapters.commands import CompletedCommand
-from yarn_accel.hadoop.jars import HadoopInstall
+from yarn_accel.hadoop.java import HadoopInstall
 from yarn_accel.testbed.plan import NodePlan
 from yarn_accel.testbed.processes import Process
 

@@ -22,9 +22,14 @@ from pathlib import Path
 
 from yarn_accel.adapters.commands import run
 from yarn_accel.errors import AccelError
-from yarn_accel.hadoop.jars import HADOOP_VERSION, HadoopInstall, class_path_names
-from yarn_accel.hadoop.java import LEAN_FLAGS, archive_options
-from yarn_accel.hadoop.jdk import java_version
+from yarn_accel.hadoop.java import (
+    HADOOP_VERSION,
+    LEAN_FLAGS,
+    HadoopInstall,
+    archive_options,
+    class_path_names,
+    java_version,
+)
 from yarn_accel.testbed.maven import locked
 
 CLASS_LIST = Path(__file__).resolve().parent / "classes" / f"hadoop-{HADOOP_VERSION}.lst.gz"

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from yarn_accel.adapters.rest import get_json, get_text, request_json
-from yarn_accel.hadoop.jars import HadoopInstall
+from yarn_accel.hadoop.java import HadoopInstall
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.hadoop.streaming import (
     NLINE_INPUT_FORMAT,

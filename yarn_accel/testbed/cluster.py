@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from yarn_accel.errors import ClusterError, ConfigError, StartupError
-from yarn_accel.hadoop.jdk import find_java
+from yarn_accel.hadoop.java import find_java
 from yarn_accel.testbed import preflight
 from yarn_accel.testbed.allocation import allocate, ports_of
 from yarn_accel.testbed.backend import Software

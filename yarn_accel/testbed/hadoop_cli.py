@@ -11,8 +11,7 @@ import click
 import yaml
 
 from yarn_accel.errors import ConfigError, StartupError
-from yarn_accel.hadoop.java import java_argv
-from yarn_accel.hadoop.programs import PROGRAMS, main_class
+from yarn_accel.hadoop.java import PROGRAMS, java_argv, main_class
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.testbed.class_archives import ensure_archive
 from yarn_accel.testbed.class_lists import record_command

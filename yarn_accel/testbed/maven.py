@@ -21,15 +21,16 @@ from pathlib import Path
 
 from yarn_accel.adapters.commands import stream
 from yarn_accel.errors import StartupError
-from yarn_accel.hadoop.jars import (
+from yarn_accel.hadoop.java import (
     HADOOP_VERSION,
     HadoopInstall,
     fetched,
     fetched_dir,
+    find_java,
+    java_version,
     make_cache_dir,
     write_class_path_jar,
 )
-from yarn_accel.hadoop.jdk import find_java, java_version
 
 # Later releases of this one artifact are not published; it runs unmodified on 3.5.0.
 STREAMING_VERSION = "3.4.2"

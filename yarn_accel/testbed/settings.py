@@ -9,8 +9,7 @@ import yaml
 
 from yarn_accel.adapters.credentials import create_master_secret
 from yarn_accel.client.binding import Binding, Endpoint, format_binding
-from yarn_accel.hadoop.jars import HadoopInstall
-from yarn_accel.hadoop.java import archive_options
+from yarn_accel.hadoop.java import HadoopInstall, archive_options
 from yarn_accel.hadoop.site import SITE_FILE
 from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.testbed.netns import hosts_text

@@ -21,8 +21,7 @@ import yaml
 from yarn_accel.adapters.commands import run
 from yarn_accel.adapters.rest import get_json, get_text
 from yarn_accel.errors import AccelError, ClusterError
-from yarn_accel.hadoop.jars import HadoopInstall
-from yarn_accel.hadoop.java import archive_options, java_argv
+from yarn_accel.hadoop.java import HadoopInstall, archive_options, java_argv
 from yarn_accel.hadoop.site import SITE_FILE
 from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.testbed.templates import ONE_MACHINE, PLACEHOLDERS, render, task_values

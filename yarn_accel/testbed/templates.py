@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from yarn_accel.errors import ConfigError, StorageError
-from yarn_accel.hadoop.jars import HadoopInstall
-from yarn_accel.hadoop.java import ADD_OPENS, LEAN_FLAGS, archive_options
+from yarn_accel.hadoop.java import ADD_OPENS, LEAN_FLAGS, HadoopInstall, archive_options
 from yarn_accel.hadoop.streaming import LOG_SETTINGS
 from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.users import login_name

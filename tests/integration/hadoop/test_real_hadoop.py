@@ -12,7 +12,7 @@ import pytest
 from yarn_accel.adapters.journal_file import StoredJournal
 from yarn_accel.adapters.rest import get_json
 from yarn_accel.errors import JobError, StorageError
-from yarn_accel.hadoop.jars import HadoopInstall, class_path_names, write_class_path_jar
+from yarn_accel.hadoop.java import HadoopInstall, class_path_names, write_class_path_jar
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.hadoop.streaming import NLINE_INPUT_FORMAT, StreamingJob, run_streaming
 from yarn_accel.storage import Store

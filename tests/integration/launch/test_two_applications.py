@@ -21,7 +21,7 @@ from tests.fixtures.command_server import run_command
 from tests.fixtures.yarn_site import DEADLINE_S, ROOT, Site
 from tests.integration.conftest import SLOTS
 from yarn_accel.adapters.hadoop_rpc import ApplicationId
-from yarn_accel.hadoop.retained import RetainedApplication
+from yarn_accel.hadoop.control import RetainedApplication
 from yarn_accel.hadoop.rm_client import find_running, kill
 from yarn_accel.launch.stop import restore_left_nodes
 from yarn_accel.master.operator_commands import OWNER

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from yarn_accel.errors import ConfigError, StartupError
-from yarn_accel.hadoop.jars import HADOOP_VERSION
+from yarn_accel.hadoop.java import HADOOP_VERSION
 from yarn_accel.hadoop.site import SITE_FILE, HadoopSite, SiteSettings
 
 

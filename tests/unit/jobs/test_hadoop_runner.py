@@ -11,7 +11,7 @@ from jobs.runners.hadoop import HadoopRunner, streaming_arguments
 from jobs.runners.step import Step
 from yarn_accel.errors import ConfigError, JobError
 from yarn_accel.hadoop.site import SiteSettings
-from yarn_accel.hadoop.streaming_arguments import StreamingAdditions, complete
+from yarn_accel.hadoop.streaming import StreamingAdditions, complete
 
 
 def argv(step: Step) -> list[str]:

@@ -17,7 +17,7 @@ import pytest
 from tests.unit.launch import yarn as fake
 from tests.unit.launch.task_master import Master
 from tests.unit.launch.yarn import Yarn, app, report
-from yarn_accel.hadoop.retained import RetainedApplication
+from yarn_accel.hadoop.control import RetainedApplication
 from yarn_accel.hadoop.rm_client import RmClient
 from yarn_accel.launch import application_cli, bootstrap
 

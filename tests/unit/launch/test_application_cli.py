@@ -15,7 +15,7 @@ from tests.unit.launch.yarn import FakeRmClient, Yarn, app, node, report
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationState, NodeAttribute, YarnResource
 from yarn_accel.cli import root
 from yarn_accel.errors import AuthenticationError, ConfigError, RejectedError, UnavailableError
-from yarn_accel.hadoop.retained import RetainedApplication
+from yarn_accel.hadoop.control import RetainedApplication
 from yarn_accel.hadoop.rm_client import RmClient
 from yarn_accel.launch import application_cli, tasks_cli
 from yarn_accel.launch.start import StartedApplication

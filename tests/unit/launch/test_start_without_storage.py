@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.launch import yarn as fake
 from yarn_accel.errors import StorageError
-from yarn_accel.hadoop.retained import retained_applications
+from yarn_accel.hadoop.control import retained_applications
 from yarn_accel.launch import start as starting
 from yarn_accel.launch.config import LaunchConfig
 

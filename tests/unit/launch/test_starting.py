@@ -22,7 +22,7 @@ from yarn_accel.errors import (
     StorageError,
     UnavailableError,
 )
-from yarn_accel.hadoop.retained import RetainedApplication, retained_applications
+from yarn_accel.hadoop.control import RetainedApplication, retained_applications
 from yarn_accel.launch import start as starting
 from yarn_accel.launch import stop as stopping
 from yarn_accel.launch.bootstrap import EXIT_GLIBC, node_facts

@@ -28,8 +28,7 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     NodeState,
     YarnResource,
 )
-from yarn_accel.hadoop.rm_client import RmClient
-from yarn_accel.hadoop.running import APPLICATION_TYPE
+from yarn_accel.hadoop.rm_client import APPLICATION_TYPE, RmClient
 from yarn_accel.hadoop.site import SiteSettings
 
 TIMESTAMP = 1700000000000

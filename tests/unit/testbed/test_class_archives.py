@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from yarn_accel.hadoop.jars import HadoopInstall, write_class_path_jar
+from yarn_accel.hadoop.java import HadoopInstall, write_class_path_jar
 from yarn_accel.testbed.class_archives import CLASS_LIST, archive_key, ensure_archive, find_archive
 
 VERSION = 'openjdk version "17.0.1"'

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from yarn_accel.errors import ClusterError, ConfigError
-from yarn_accel.hadoop.jars import HadoopInstall
+from yarn_accel.hadoop.java import HadoopInstall
 from yarn_accel.testbed import container_node
 from yarn_accel.testbed.backend import Software
 from yarn_accel.testbed.container_node import CLIENT_HOST, ContainerNode, plan_as_master, plan_as_worker

@@ -13,9 +13,8 @@ from click.testing import CliRunner
 
 from yarn_accel.client.binding import choose, parse_binding
 from yarn_accel.errors import AccelError, ConfigError
-from yarn_accel.hadoop.jars import HadoopInstall
-from yarn_accel.hadoop.properties import read_properties, read_site
-from yarn_accel.hadoop.site import SiteSettings
+from yarn_accel.hadoop.java import HadoopInstall
+from yarn_accel.hadoop.site import SiteSettings, read_properties, read_site
 from yarn_accel.testbed import daemons, netns
 from yarn_accel.testbed.allocation import allocate, ports_of
 from yarn_accel.testbed.backend import Software

@@ -3,7 +3,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from yarn_accel.errors import ConfigError
-from yarn_accel.hadoop.properties import read_properties
+from yarn_accel.hadoop.site import read_properties
 from yarn_accel.testbed.hadoop_cli import group
 from yarn_accel.testbed.templates import PLACEHOLDERS
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from yarn_accel.errors import StartupError
-from yarn_accel.hadoop.jars import cache_dir, class_path_names
+from yarn_accel.hadoop.java import cache_dir, class_path_names
 from yarn_accel.testbed import maven as module
 from yarn_accel.testbed.maven import ensure_hadoop, pom_text
 

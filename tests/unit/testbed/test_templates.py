@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yarn_accel.errors import ConfigError
-from yarn_accel.hadoop.jars import HadoopInstall
-from yarn_accel.hadoop.properties import read_properties, read_site
-from yarn_accel.hadoop.site import SITE_KEYS
+from yarn_accel.hadoop.java import HadoopInstall
+from yarn_accel.hadoop.site import SITE_KEYS, read_properties, read_site
 from yarn_accel.testbed.templates import (
     ONE_MACHINE,
     PER_NODE,
