@@ -36,7 +36,7 @@ BENCHMARKS: dict[str, str] = {
 
 #: What computes nothing where there is no GPU.
 _OF_GPUS = (
-    ":!yarn_accel/launch/gpu_environment.py",
+    ":!yarn_accel/launch/node_checks.py",
     ":!yarn_accel/operations/cuda_*.py",
     ":!yarn_accel/pipeline/workers/cuda.py",
     ":!yarn_accel/pipeline/workers/gpu_*.py",

@@ -75,7 +75,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "yarn_accel.testbed.hadoop_cli", "group", "Hadoop's jars and configuration templates."
     ),
     "launch": LazyCommand(
-        "yarn_accel.launch.cli", "group", "Show and prepare what `start` brings to the cluster."
+        "yarn_accel.launch.application_cli",
+        "launch_group",
+        "Show and prepare what `start` brings to the cluster.",
     ),
     "master": LazyCommand("yarn_accel.master.cli", "group", "The ApplicationMaster, as YARN starts it."),
     "node": LazyCommand("yarn_accel.node.cli", "group", "The services of every node."),

@@ -1,7 +1,8 @@
-"""``yarn-accel start | status | top | explain | rebind | drain | undrain | stop``: operates the application.
+"""``yarn-accel start | status | top | explain | rebind | drain | undrain | stop | launch``.
 
 The commands find the cluster through ``HADOOP_CONF_DIR`` and the application through the ResourceManager.
-They sign requests to its master with the secret that `start` retained on this machine.
+They sign requests to its master with the secret that `start` retained on this machine.  ``launch`` shows
+what a start uses, packs an environment, and removes old ones.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +23,20 @@ from rich.text import Text
 
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState
 from yarn_accel.adapters.repeated_output import repeated_output
+from yarn_accel.adapters.settings_file import described
 from yarn_accel.errors import UnavailableError
 from yarn_accel.hadoop.control import Control, RetainedApplication, asked, with_control
 from yarn_accel.hadoop.rm_client import RmClient, find_running, one_of
 from yarn_accel.launch import stop as stopping
 from yarn_accel.launch.config import LaunchConfig, load_launch_config
+from yarn_accel.launch.node_checks import gpu_note, packed_extras
+from yarn_accel.launch.packing import pack
+from yarn_accel.launch.staging import role_settings
 from yarn_accel.launch.start import DryRun, dry_run
 from yarn_accel.launch.start import start as start_application
 from yarn_accel.launch.status_view import n_serving, status_table
 from yarn_accel.launch.stop import ProgressReport
+from yarn_accel.launch.uploads import look, remove
 
 #: A table in a file is not folded.
 FILE_WIDTH = 140
@@ -45,13 +52,10 @@ _PLACES = {
     "every": "every node",
     "chosen": "nodes that the task service chooses",
 }
-
 application_option = click.option(
     "--application", default="", metavar="ID", help="Which one, where several run."
 )
 _json_option = click.option("--json", "as_json", is_flag=True, help="Everything the master knows, as JSON.")
-
-
 interval_option = click.option(
     "--interval",
     "interval_s",
@@ -82,7 +86,7 @@ def start(config_file: Path | None, is_dry: bool, is_waiting: bool, wait_s: floa
 
     A start that finds the application of this name running says so and ends with 0.
     """
-    config = LaunchConfig.model_validate({}) if config_file is None else load_launch_config(config_file)
+    config = launch_config(config_file)
     rm_client = RmClient.load()
     if is_dry:
         _print_dry_run(rm_client, asyncio.run(dry_run(rm_client, config, _line)))
@@ -318,6 +322,76 @@ def _line(line: str) -> None:
     click.echo(line, err=True)
 
 
+def launch_config(config_file: Path | None) -> LaunchConfig:
+    """The settings in a file; all defaults where there is none."""
+    return LaunchConfig.model_validate({}) if config_file is None else load_launch_config(config_file)
+
+
 def console() -> Console:
     """Standard output, for tables."""
     return Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+
+
+# ---- yarn-accel launch
+
+
+@click.group("launch")
+def launch_group() -> None:
+    """Show and prepare what `start` brings to the cluster."""
+
+
+@launch_group.command("check-config")
+@config_option
+def _check_config(config_file: Path | None) -> None:
+    """Print the settings in effect, each with what it means."""
+    config = launch_config(config_file)
+    roles = role_settings(config)
+    for line in described(config):
+        click.echo(line)
+    for name, settings in roles.items():
+        click.echo(f"# {name}, with all its keys:")
+        for line in described(settings):
+            click.echo(f"#   {line}")
+    click.echo(f"# {gpu_note(config.environment)}")
+    click.echo(f"# memory of an accelerator container: {config.server_memory_mib} MiB")
+
+
+@launch_group.command("clean")
+@config_option
+@click.option(
+    "--keep",
+    "n_keep",
+    default=1,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Keep so many of the newest, used or not.",
+)
+@click.option("--apply", "is_applied", is_flag=True, help="Remove what is unused; else it is only listed.")
+def _clean(config_file: Path | None, n_keep: int, is_applied: bool) -> None:
+    """List the packed environments in the cluster's storage, and remove those that nobody uses.
+
+    What an application uses stays until the application is over. Do not run `start` at the same time.
+    """
+    rm_client = RmClient.load()
+    store, root = rm_client.store(), rm_client.staging_uri(launch_config(config_file).environment.staging_uri)
+    survey = look(store, root, n_keep)
+    for each in survey.found:
+        why = f"used by {', '.join(each.used_by)}" if each.used_by else "kept" if each.is_recent else "unused"
+        click.echo(f"{each.uri} ({each.n_bytes / 1e6:.1f} MB): {why}")
+    n_bytes = sum(each.n_bytes for each in survey.unused)
+    if is_applied:
+        click.echo(f"removed {remove(store, survey)} ({n_bytes / 1e6:.1f} MB)")
+        return
+    for folder in survey.silent:
+        click.echo(f"note: {folder} does not say what its application uses: nothing would be removed")
+    click.echo(f"{len(survey.unused)} unused ({n_bytes / 1e6:.1f} MB); --apply removes them")
+
+
+@launch_group.command("pack")
+@config_option
+@click.option("--folder", default=None, type=click.Path(path_type=Path), help="Where the archive goes.")
+def _pack(config_file: Path | None, folder: Path | None) -> None:
+    """Pack the Python environment of the containers; prints what came out as JSON."""
+    settings = launch_config(config_file).environment
+    packed = pack(packed_extras(settings), settings.packages, folder)
+    click.echo(json.dumps({**asdict(packed), "path": str(packed.path)}, indent=1))

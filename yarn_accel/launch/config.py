@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from yarn_accel.adapters.settings_file import complaints, read_settings, with_current_names
 from yarn_accel.errors import ConfigError
-from yarn_accel.launch.container_secrets import MASTER_SECRET_FILE
+from yarn_accel.launch.container_entry import MASTER_SECRET_FILE
 from yarn_accel.pipeline.config import FORMER_NAMES, PipelineConfig, parse_config
 
 #: Sections that had another name in the version before.

@@ -1,5 +1,9 @@
 """The Python environment of the containers as one file, named by its content.
 
+It holds this package, from the folder that it was imported from, and the installed distributions that it
+requires.  These declare what they require, so containers get the environment that this machine was tested
+with, without the tools of developers.
+
 It is a plain zip archive: sorted names, fixed times, no file of this machine's own, so that equal
 installations give equal bytes.  It is made again only when a file it consists of has changed.
 """
@@ -7,16 +11,18 @@ installations give equal bytes.  It is made again only when a file it consists o
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import re
+import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from yarn_accel.errors import StartupError
-from yarn_accel.launch import import_closure
+import yarn_accel
+from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.launch.bootstrap import REQUIREMENT, content_digest, node_facts
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -87,8 +93,8 @@ def pack(
     """
     folder = folder or cache_folder()
     named = {
-        **import_closure.files(import_closure.distributions(extras, more).values()),
-        **import_closure.own_files(),
+        **files(distributions(extras, more).values()),
+        **own_files(),
     }
     record = folder / f"{_stamp(named)}.json"
     try:
@@ -178,3 +184,102 @@ def _sweep(folder: Path, known: Environment) -> None:
     for record in folder.glob("*.json"):
         if _remembered(record) is None:
             record.unlink(missing_ok=True)
+
+
+DISTRIBUTION = "cluster-accel"
+_CURE = "install it with pip into the environment of {}"
+#: Never read when our programs run.  Metadata that differs between machines is left out too.
+_UNUSED_FOLDERS = frozenset({"__pycache__", "tests"})
+_UNUSED_SUFFIXES = frozenset({".a", ".nbc", ".nbi", ".pyc", ".pyi"})
+_MACHINE_METADATA = frozenset({"INSTALLER", "RECORD", "REQUESTED", "direct_url.json"})
+
+
+def distributions(
+    extras: Sequence[str] = ("yarn",), more: Sequence[str] = ()
+) -> dict[str, importlib.metadata.Distribution]:
+    """The installed distributions our package needs with some of its extras, by name, without itself.
+
+    Args:
+        extras: extras of our own distribution.
+        more: names of further distributions, with whatever they need.
+
+    Raises:
+        ConfigError: no such extra.
+        StartupError: one that is needed is not installed.
+    """
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    _check_extras(extras)
+    found: dict[str, importlib.metadata.Distribution] = {}
+    todo = [Requirement(name) for name in (f"{DISTRIBUTION}[{','.join(extras)}]", *more)]
+    done: set[tuple[str, str]] = set()
+    while todo:
+        requirement = todo.pop()
+        name = canonicalize_name(requirement.name)
+        for extra in {"", *requirement.extras}:
+            if (name, extra) not in done:
+                done.add((name, extra))
+                found[name] = _installed(name)
+                asked = [Requirement(text) for text in found[name].requires or ()]
+                todo += [r for r in asked if r.marker is None or r.marker.evaluate({"extra": extra})]
+    del found[DISTRIBUTION]
+    return dict(sorted(found.items()))
+
+
+def _check_extras(extras: Iterable[str]) -> None:
+    """Refuse extras that nobody defines: they would pack nothing, and fail on the nodes only."""
+    known = _installed(DISTRIBUTION).metadata.get_all("Provides-Extra") or ()
+    for extra in extras:
+        if extra not in known:
+            raise ConfigError(f"environment.extras: unknown extra {extra}; known: {', '.join(known)}")
+
+
+def _installed(name: str) -> importlib.metadata.Distribution:
+    try:
+        return importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        raise StartupError(f"{name} is not installed", cure=_CURE.format(sys.executable)) from None
+
+
+def files(found: Iterable[importlib.metadata.Distribution]) -> dict[str, Path]:
+    """Name below the environment's folder -> file, for the files of distributions that are read at run time.
+
+    Raises:
+        StartupError: a distribution does not list its files, or a file it lists is gone.
+    """
+    named: dict[str, Path] = {}
+    for distribution in found:
+        name = distribution.metadata["Name"]
+        listed = [path for path in distribution.files or () if _is_used(path)]
+        if not any(path.parent.suffix != ".dist-info" for path in listed):
+            raise StartupError(
+                f"{name} does not say which files it consists of (an editable or a system package?)",
+                cure=_CURE.format(sys.executable),
+            )
+        for path in listed:
+            source = Path(str(path.locate()))
+            if not source.is_file():
+                raise StartupError(f"{name}: {source} is gone", cure=f"install {name} again")
+            named[path.as_posix()] = source
+    return named
+
+
+def own_files() -> dict[str, Path]:
+    """The same for this package, from the folder that it was imported from."""
+    return dict(_walk(Path(yarn_accel.__file__).parent))
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder.parent).as_posix()
+        if path.is_file() and _is_used(PurePosixPath(name)):
+            yield name, path
+
+
+def _is_used(path: PurePosixPath) -> bool:
+    if path.is_absolute() or ".." in path.parts or path.suffix in _UNUSED_SUFFIXES:
+        return False
+    if path.parent.suffix == ".dist-info" and path.name in _MACHINE_METADATA:
+        return False
+    return not _UNUSED_FOLDERS.intersection(path.parts[:-1])

@@ -16,17 +16,19 @@ from yarn_accel.adapters.credentials import CREDENTIAL_SOCKET
 from yarn_accel.adapters.journal_file import begin_journal
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop.rm_client import RmClient
-from yarn_accel.launch.cleaning import USES_FILE, environments_uri, uses_document
 from yarn_accel.launch.config import LaunchConfig, WorkerRole
-from yarn_accel.launch.node_server import NODE_KEYS
+from yarn_accel.launch.container_entry import NODE_KEYS
 from yarn_accel.launch.packing import Environment
 from yarn_accel.launch.plan import ApplicationPlan, make_plan
-from yarn_accel.launch.upload import (
+from yarn_accel.launch.uploads import (
     SCRIPT_NAME,
+    USES_FILE,
     FileResource,
+    environments_uri,
     stored_script_name,
     upload,
     upload_script,
+    uses_document,
 )
 from yarn_accel.master.config import SOME_MANAGERS, parse_config
 from yarn_accel.master.task_config import TaskSettings, journal_uri
@@ -50,7 +52,7 @@ class Staged:
     Attributes:
         plan: the roles.
         folder_uri: the folder that is this application's alone.
-        delivered: files that the master gets with its credentials (see `container_secrets`): name -> text.
+        delivered: files that the master gets with its credentials (see `container_entry`): name -> text.
     """
 
     plan: ApplicationPlan
@@ -64,7 +66,7 @@ def application_uri(rm_client: RmClient, config: LaunchConfig, application: str)
 
 
 def server_document(config: LaunchConfig, default_fs: str = "") -> dict[str, Any]:
-    """The document that a pipeline server's container reads, see `node_server`.
+    """The document that a pipeline server's container reads, see `container_entry.node_config`.
 
     ``server`` has the settings of the pipeline servers with every default but those that each node sets,
     ``agent`` the settings of the agents.

@@ -28,18 +28,19 @@ from yarn_accel.hadoop.control import RetainedApplication, own_master_secret
 from yarn_accel.hadoop.rm_client import RmClient, find_running, kill
 from yarn_accel.hadoop.site import SITE_FILE
 from yarn_accel.launch.config import LaunchConfig
-from yarn_accel.launch.gpu_environment import check_gpu_environment, packed_extras
-from yarn_accel.launch.node_compatibility import (
-    EXIT_REASONS,
+from yarn_accel.launch.node_checks import (
     CompatibilityReport,
     attribute_facts,
+    check_gpu_environment,
     check_nodes,
+    check_sizes,
+    fitted,
+    packed_extras,
 )
 from yarn_accel.launch.packing import Environment, pack
-from yarn_accel.launch.sizing import fitted
+from yarn_accel.launch.plan import EXIT_REASONS, make_submission
 from yarn_accel.launch.staging import Staged, application_uri, check_settings, stage, stage_dry_run
 from yarn_accel.launch.stop import ProgressReport, clear_ended, restore_left_nodes
-from yarn_accel.launch.submission import check_sizes, make_submission
 from yarn_accel.master.inventory import attribute_of
 from yarn_accel.master.operator_commands import OWNER
 from yarn_accel.storage import Store

@@ -30,10 +30,10 @@ from yarn_accel.launch.application_cli import (
     config_option,
     console,
     interval_option,
+    launch_config,
     progress,
     start_wait_option,
 )
-from yarn_accel.launch.config import LaunchConfig, load_launch_config
 from yarn_accel.launch.start import start as start_application
 from yarn_accel.launch.task_outcomes import ask_outcomes, live_report, nodes_of
 from yarn_accel.launch.task_report import MAX_DRAWN_NODES, RunReport, write_report
@@ -50,7 +50,7 @@ _POLL_S = 0.5
 @start_wait_option
 def start(config_file: Path | None, wait_s: float) -> None:
     """Start the task service, or find it."""
-    config = LaunchConfig.model_validate({}) if config_file is None else load_launch_config(config_file)
+    config = launch_config(config_file)
     config = config.model_copy(update={"worker": config.worker.model_copy(update={"enabled": True})})
     rm_client = RmClient.load()
     with progress() as report:

@@ -31,9 +31,9 @@ from yarn_accel.adapters.hadoop_rpc.records import (
 )
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.launch import bootstrap
-from yarn_accel.launch.container_command import container_argv, container_command, container_environment
 from yarn_accel.launch.packing import pack
-from yarn_accel.launch.upload import FileResource, upload, upload_script
+from yarn_accel.launch.plan import container_argv, container_command, container_environment
+from yarn_accel.launch.uploads import FileResource, upload, upload_script
 from yarn_accel.storage import Store
 from yarn_accel.testbed import Cluster
 

@@ -14,7 +14,7 @@ import yaml
 
 from tests.fixtures.yarn_site import ROOT, Site
 from yarn_accel.launch.bootstrap import node_facts
-from yarn_accel.launch.node_compatibility import attribute_facts
+from yarn_accel.launch.node_checks import attribute_facts
 
 _NM = "nm.yarn.io"
 

@@ -12,7 +12,7 @@ from tests.fixtures.yarn_site import Site
 from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.adapters.signed_http import sender_key
 from yarn_accel.hadoop.control import RetainedApplication
-from yarn_accel.launch.container_secrets import MASTER_SECRET_FILE
+from yarn_accel.launch.container_entry import MASTER_SECRET_FILE
 
 pytestmark = [pytest.mark.hadoop]
 

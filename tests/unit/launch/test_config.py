@@ -7,7 +7,7 @@ import yaml
 from click.testing import CliRunner
 
 from yarn_accel.errors import ConfigError
-from yarn_accel.launch.cli import group
+from yarn_accel.launch.application_cli import launch_group
 from yarn_accel.launch.config import LaunchConfig, load_launch_config
 from yarn_accel.master.config import MasterConfig
 from yarn_accel.node.config import AgentConfig
@@ -98,7 +98,7 @@ def test_each_gpu_has_a_worker(tmp_path) -> None:
 def test_check_config_prints_every_setting_in_a_form_that_can_be_read_back(tmp_path) -> None:
     path = tmp_path / "launch.yaml"
     path.write_text("app: {queue: 'a: b # c', tags: [x, y]}\npipeline: {workers: 2}\n")
-    result = CliRunner().invoke(group, ["check-config", "--config", str(path)])
+    result = CliRunner().invoke(launch_group, ["check-config", "--config", str(path)])
     assert result.exit_code == 0, result.output
     config = load_launch_config(path)
     assert LaunchConfig.model_validate(yaml.safe_load(result.output)) == config
@@ -112,7 +112,7 @@ def test_check_config_prints_every_setting_in_a_form_that_can_be_read_back(tmp_p
 def test_check_config_prints_the_keys_of_the_masters_the_agents_and_the_servers_settings(tmp_path) -> None:
     path = tmp_path / "launch.yaml"
     path.write_text("master: {settings: {policy: weighted}}\nagent: {settings: {interval_s: 2}}\n")
-    reported = CliRunner().invoke(group, ["check-config", "--config", str(path)]).output
+    reported = CliRunner().invoke(launch_group, ["check-config", "--config", str(path)]).output
     assert '#   policy: "weighted"  # who is bound to whom' in reported
     for model in (MasterConfig, AgentConfig, PipelineConfig):
         assert all(f"\n#   {key}:" in reported for key in model.model_fields)
@@ -123,7 +123,7 @@ def test_check_config_prints_the_keys_of_the_masters_the_agents_and_the_servers_
 )
 def test_check_config_finds_what_a_start_would_refuse(tmp_path, text) -> None:
     (tmp_path / "launch.yaml").write_text(text)
-    result = CliRunner().invoke(group, ["check-config", "--config", str(tmp_path / "launch.yaml")])
+    result = CliRunner().invoke(launch_group, ["check-config", "--config", str(tmp_path / "launch.yaml")])
     assert isinstance(result.exception, ConfigError)
     assert "polic: unknown key; known: " in str(result.exception)
 

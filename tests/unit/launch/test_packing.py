@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from yarn_accel.errors import ConfigError, StartupError
-from yarn_accel.launch import bootstrap, import_closure, packing
+from yarn_accel.launch import bootstrap, packing
 
 LIBRARY = b"\x7fELF" + bytes(20) + b"\0GLIBC_2.17\0GLIBC_2.29\0GLIBC_2.4.5\0GLIBCXX_3.4.30\0text GLIBC_2.99\0"
 
@@ -61,7 +61,7 @@ def site(tmp_path, monkeypatch) -> Path:
     (package / "__pycache__").mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "__pycache__" / "__init__.pyc").write_bytes(b"x")
-    monkeypatch.setattr(import_closure.yarn_accel, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(packing.yarn_accel, "__file__", str(package / "__init__.py"))
     monkeypatch.syspath_prepend(str(site))
     return site
 
@@ -107,10 +107,8 @@ def test_equal_installations_give_equal_bytes(site, tmp_path) -> None:
     first = packing.pack(folder=tmp_path / "first")
     for path in site.rglob("*.py"):
         os.utime(path, (1, 1))
-    program = (
-        "from pathlib import Path; from yarn_accel.launch import import_closure, packing; import yarn_accel\n"
-    )
-    program += f"yarn_accel.__file__ = {import_closure.yarn_accel.__file__!r}\n"
+    program = "from pathlib import Path; from yarn_accel.launch import packing; import yarn_accel\n"
+    program += f"yarn_accel.__file__ = {packing.yarn_accel.__file__!r}\n"
     program += f"print(packing.pack(folder=Path({str(tmp_path / 'second')!r})).digest)\n"
     completed = subprocess.run(
         [sys.executable, "-c", program],

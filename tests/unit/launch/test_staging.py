@@ -13,7 +13,7 @@ from yarn_accel.core.tasks.worker_nodes import worker_name
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch.bootstrap import node_facts
 from yarn_accel.launch.config import LaunchConfig, load_launch_config
-from yarn_accel.launch.node_server import NODE_KEYS
+from yarn_accel.launch.container_entry import NODE_KEYS
 from yarn_accel.launch.packing import Environment, Requirement
 from yarn_accel.launch.staging import check_settings, server_document, stage, stage_dry_run, task_document
 from yarn_accel.master.config import load_config as load_master

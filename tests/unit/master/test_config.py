@@ -17,9 +17,9 @@ from yarn_accel.client.token_file import read_secrets
 from yarn_accel.core.application import NodeSelector
 from yarn_accel.errors import AccelError, AuthenticationError, ConfigError, StartupError
 from yarn_accel.launch.config import LaunchConfig
-from yarn_accel.launch.container_secrets import MASTER_ALIAS
+from yarn_accel.launch.container_entry import MASTER_ALIAS
 from yarn_accel.launch.plan import make_plan
-from yarn_accel.launch.upload import FileResource
+from yarn_accel.launch.uploads import FileResource
 from yarn_accel.master.cli import group
 from yarn_accel.master.config import MasterConfig, load_config, parse_config
 from yarn_accel.master.credentials import AGENTS_ALIAS, NODE_KEY_ALIAS, SERVER_ALIAS, read_credentials

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yarn_accel.launch.bootstrap import check_node, node_facts
-from yarn_accel.launch.node_compatibility import attribute_facts
+from yarn_accel.launch.node_checks import attribute_facts
 from yarn_accel.node import nm_attributes
 
 NOW_S = 1_800_000_123.0

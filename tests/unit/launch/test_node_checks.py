@@ -1,0 +1,249 @@
+"""Checks before a submission: interpreters of nodes, CuPy for GPUs, sizes of buffers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from tests.unit.launch.yarn import node
+from yarn_accel.adapters.hadoop_rpc.records import NodeReport, YarnResource
+from yarn_accel.errors import ConfigError, StartupError
+from yarn_accel.launch import bootstrap, node_checks
+from yarn_accel.launch.config import EnvironmentSettings, LaunchConfig
+from yarn_accel.launch.node_checks import (
+    ATTRIBUTES,
+    attribute_facts,
+    check_gpu_environment,
+    check_nodes,
+    explain_exit,
+    fitted,
+    gpu_form,
+    gpu_note,
+    packed_extras,
+)
+from yarn_accel.launch.packing import Requirement
+from yarn_accel.launch.plan import EXIT_REASONS
+
+NEED = Requirement("3.11", ".cpython-311-x86_64-linux-gnu.so", "x86_64", "2.28")
+
+
+def test_each_node_is_judged_by_what_it_tells() -> None:
+    compatibility = check_nodes(
+        NEED,
+        {
+            "fits": {**asdict(NEED), "glibc": "2.31"},
+            "same": {"glibc": "2.28", "python": "3.11"},
+            "several": {"glibc": "2.28", "python": "3.9_3.11"},
+            "python": {"python": "3.9", "glibc": "2.31"},
+            "glibc": {"python": "3.11", "glibc": "2.9"},
+            "arm": {"machine": "aarch64"},
+            "silent": {},
+        },
+    )
+    assert set(compatibility.incompatible) == {"python", "glibc", "arm"}
+    assert "python3 is 3.9" in compatibility.incompatible["python"]
+    assert "install python3.11" in compatibility.incompatible["python"]
+    assert "glibc is 2.9, the environment needs 2.28" in compatibility.incompatible["glibc"]
+    assert compatibility.unknown == ("silent",)
+    assert "1 nodes tell neither" in str(compatibility)
+
+
+def test_versions_are_numbers_and_not_text() -> None:
+    assert not check_nodes(NEED, {"n": {"glibc": "2.100"}}).incompatible
+    assert check_nodes(NEED, {"n": {"glibc": "2.3"}}).incompatible
+
+
+def test_a_node_without_glibc_does_not_fit() -> None:
+    assert "another C library" in check_nodes(NEED, {"alpine": {"glibc": ""}}).incompatible["alpine"]
+
+
+def test_facts_come_from_node_attributes_of_any_prefix() -> None:
+    attributes = {"nm.yarn.io/accel-python": "3.11", "accel-glibc": "2.36", "rm.yarn.io/accel-bind": "w1"}
+    assert attribute_facts(attributes) == {"python": "3.11", "glibc": "2.36"}
+    # An extension suffix begins with a dot, and the value of a node attribute may not.
+    assert set(ATTRIBUTES.values()) == set(bootstrap.node_facts()) - {"extension_suffix"}
+
+
+def test_exit_codes_have_a_reason_and_say_whether_it_lasts() -> None:
+    assert explain_exit(bootstrap.EXIT_PYTHON) == (EXIT_REASONS[bootstrap.EXIT_PYTHON], True)
+    reason, lasts = explain_exit(bootstrap.EXIT_DISK) or ("", True)
+    assert "disk space" in reason
+    assert not lasts
+    assert explain_exit(1) is None
+    assert explain_exit(137) is None
+
+
+def test_exit_codes_differ_from_each_other_and_from_signals() -> None:
+    own = [value for name, value in vars(bootstrap).items() if name.startswith("EXIT_")]
+    assert len(set(own)) == len(own) == 5
+    assert all(100 < code < 126 for code in own)
+    json.dumps(dict(EXIT_REASONS))
+
+
+def with_gpus(name: str, n_gpus: int) -> NodeReport:
+    return replace(node(name), capability=YarnResource.of(64000, 8, {"yarn.io/gpu": n_gpus}))
+
+
+NODES = (with_gpus("w2", 4), with_gpus("w1", 1), with_gpus("w3", 0))
+
+
+@pytest.fixture
+def packed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    names: list[str] = ["numpy"]
+    monkeypatch.setattr(node_checks, "distributions", lambda *_: dict.fromkeys(names))
+    monkeypatch.setattr(node_checks, "packed_extras", lambda _: ("yarn",))
+    return names
+
+
+def checked(**settings: Any) -> list[str]:
+    return check_gpu_environment(LaunchConfig.model_validate(settings), NODES)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"server": {"gpus": 2}}, {"server": {"devices": "1"}}, {"pipeline": {"devices": ["cpu", "cuda:1"]}}],
+)
+def test_gpus_that_are_asked_for_need_cupy(packed: list[str], settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="asks for GPUs, and CuPy is not in the environment") as caught:
+        checked(**settings)
+    assert "environment: {gpu: auto}" in str(caught.value)
+    packed.append("cupy-cuda12x")
+    assert checked(**settings) == []
+
+
+def test_gpus_that_would_stay_idle_are_named(packed: list[str]) -> None:
+    (note,) = checked()
+    assert "the GPUs of w1, w2 stay idle" in note
+    assert checked(server={"gpus": 0}) == []
+    assert checked(pipeline={"devices": ["cpu"]}) == []
+    assert check_gpu_environment(LaunchConfig.model_validate({}), NODES[2:]) == []
+    packed.append("cupy-cuda12x")
+    assert checked() == []
+
+
+def test_cupy_of_cuda_13_travels_alone(packed: list[str]) -> None:
+    packed.append("cupy-cuda13x")
+    assert checked() == []
+    packed.append("cupy-cuda12x")
+    with pytest.raises(ConfigError, match="cupy-cuda12x and cupy-cuda13x do not work in one") as caught:
+        checked()
+    assert "gpu: none" in caught.value.cure
+
+
+def test_cupy_of_another_cuda_is_refused_by_name(packed: list[str]) -> None:
+    packed.append("cupy-cuda11x")
+    with pytest.raises(ConfigError, match="cupy-cuda11x is of CUDA 11, which is not supported") as caught:
+        checked()
+    assert "cupy-cuda12x" in caught.value.cure
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The extras whose distributions are installed on this machine."""
+    found: set[str] = set()
+
+    def distributions(extras: Sequence[str], more: Sequence[str] = ()) -> dict[str, None]:
+        for extra in extras:
+            if extra.startswith("gpu") and extra not in found:
+                raise StartupError("cupy-cuda12x is not installed")
+        return dict.fromkeys(extras)
+
+    monkeypatch.setattr(node_checks, "distributions", distributions)
+    return found
+
+
+def environment(**settings: Any) -> EnvironmentSettings:
+    return EnvironmentSettings.model_validate(settings)
+
+
+@pytest.mark.parametrize(
+    ("here", "form", "packs"),
+    [
+        ({"gpu", "gpu-site"}, "bundled", ("yarn", "gpu")),
+        ({"gpu-site"}, "site", ("yarn", "gpu-site")),
+        (set(), "none", ("yarn",)),
+    ],
+)
+def test_auto_packs_what_is_installed_here(
+    installed: set[str], here: set[str], form: str, packs: tuple[str, ...]
+) -> None:
+    installed |= here
+    assert gpu_form(environment()) == form
+    assert packed_extras(environment()) == packs
+    assert f"environment.gpu: auto, here {form}: " in gpu_note(environment())
+
+
+@pytest.mark.parametrize(("form", "extra"), [("bundled", "gpu"), ("site", "gpu-site")])
+def test_a_form_that_is_asked_for_is_packed_or_its_package_is_named(
+    installed: set[str], form: str, extra: str
+) -> None:
+    with pytest.raises(
+        StartupError, match=f"environment.gpu: {form}: cupy-cuda12x is not installed"
+    ) as caught:
+        packed_extras(environment(gpu=form))
+    assert f"pip install 'cluster-accel[yarn,{extra}]'" in caught.value.cure
+    installed |= {"gpu", "gpu-site"}
+    assert packed_extras(environment(gpu=form, extras=["yarn", "gpu"])) == ("yarn", extra)
+    assert gpu_note(environment(gpu=form)).startswith(f"environment.gpu: {form}: ")
+
+
+def test_the_extras_of_before_mean_their_form(installed: set[str]) -> None:
+    installed |= {"gpu", "gpu-site"}
+    assert gpu_form(environment(extras=["yarn", "gpu-site"])) == "site"
+    assert packed_extras(environment(extras=["yarn", "gpu-site"])) == ("yarn", "gpu-site")
+
+
+def test_none_packs_none(installed: set[str]) -> None:
+    installed |= {"gpu"}
+    assert packed_extras(environment(gpu="none", extras=["yarn", "gpu"])) == ("yarn",)
+
+
+SMALL_STEPS = {"yarn.scheduler.minimum-allocation-mb": "128"}
+
+
+def sized(memory_mib: int, host: str = "w1") -> NodeReport:
+    return replace(node(host), capability=YarnResource.of(memory_mib, 8))
+
+
+def usual(**sections: object) -> LaunchConfig:
+    return LaunchConfig.model_validate(sections)
+
+
+@pytest.mark.parametrize("properties", [{}, SMALL_STEPS])
+@pytest.mark.parametrize("memory_mib", [4096, 5120, 6144])
+def test_a_server_fits_beside_an_agent_and_the_master(properties, memory_mib) -> None:
+    config, reported = fitted(usual(), properties, [sized(memory_mib)])
+    step = 128 if properties else 1024
+    taken = sum(-(-mib // step) * step for mib in (config.server_memory_mib, 256, 192))
+    assert taken <= memory_mib
+    assert ("instead of 1024 MiB" in "".join(reported)) == (config != usual())
+    LaunchConfig.model_validate(config.model_dump())
+
+
+def test_large_nodes_change_nothing() -> None:
+    assert fitted(usual(), SMALL_STEPS, [sized(8192)]) == (usual(), ())
+    assert fitted(usual(), SMALL_STEPS, []) == (usual(), ())
+
+
+def test_what_was_said_stays() -> None:
+    for given in ({"server": {"memory_mib": 9000}}, {"pipeline": {"pool_bytes": 2**30}}):
+        assert fitted(usual(**given), SMALL_STEPS, [sized(2048)]) == (usual(**given), ())
+
+
+def test_nodes_without_an_accelerator_do_not_count_where_others_have_one() -> None:
+    nodes = [sized(2048, "small"), sized(16384, "large")]
+    named = usual(master={"settings": {"accelerator_nodes": ["lar*"]}})
+    assert fitted(named, SMALL_STEPS, nodes) == (named, ())
+    gpus = [sized(2048, "small"), replace(nodes[1], capability=YarnResource.of(16384, 8, {"yarn.io/gpu": 1}))]
+    assert fitted(usual(), SMALL_STEPS, gpus) == (usual(), ())
+    assert fitted(usual(), SMALL_STEPS, nodes)[1]
+
+
+def test_the_clusters_own_bound_holds() -> None:
+    bounded = {**SMALL_STEPS, "yarn.scheduler.maximum-allocation-mb": "2048"}
+    config, _ = fitted(usual(), bounded, [sized(16384)])
+    assert config.server_memory_mib <= 2048
