@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from yarn_accel.spark.packaging import write_py_files
+from yarn_accel.spark import write_py_files
 
 
 def main(argv: Sequence[str] | None = None) -> int:

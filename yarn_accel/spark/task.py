@@ -14,7 +14,6 @@ from yarn_accel import client
 from yarn_accel.client.accelerator import Accelerator
 from yarn_accel.client.reporter import COUNTER_GROUP, Reporter
 from yarn_accel.errors import ConfigError
-from yarn_accel.spark.counters import SparkCounters
 
 LOGGER = logging.getLogger("yarn_accel.spark")
 _CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_\d+_\d+\Z")
@@ -112,3 +111,57 @@ def connect(
         if counters is not None:
             own = {key: amount for (group, key), amount in reporter.totals.items() if group == COUNTER_GROUP}
             counters.add(own)
+
+
+COUNTER_NAMES = (
+    *("records_in", "sent", "done", "rejected", "cancelled", "cpu_fallback", "bytes"),
+    *("resubmitted", "lost_servers", "moved"),
+)
+
+
+class SparkCounters:
+    """What became of all records: ``records_in`` = ``done`` + ``rejected`` + ``cancelled``.
+
+    Made on the driver, given to `map_partitions`, `map_in_pandas` or `connect`, read on the driver after an
+    action. Spark adds what a task counted once the task has succeeded, so a failed attempt counts nothing. A
+    task that runs again for another action, or because what it had written was lost, counts again: cache what
+    is used twice.
+
+    ``sent`` are calls, ``cancelled`` records that were taken from a partition that Spark stopped reading
+    (``take``, ``limit``), ``cpu_fallback`` calls that the executor computed itself, ``bytes`` those of
+    inputs; ``lost_servers``, ``resubmitted`` and ``moved`` say what the connections met.
+
+    Args:
+        spark: the SparkSession, or its SparkContext.
+
+    Raises:
+        ConfigError: it is a session of Spark Connect, which has neither.
+    """
+
+    def __init__(self, spark: Any) -> None:
+        context = spark_context(spark)
+        self._accumulators = {name: context.accumulator(0) for name in COUNTER_NAMES}
+
+    def add(self, amounts: dict[str, int]) -> None:
+        """Add to the counters, in a task; a name that is none of them is left out."""
+        for name, amount in amounts.items():
+            if amount and name in self._accumulators:
+                self._accumulators[name].add(amount)
+
+    @property
+    def value(self) -> dict[str, int]:
+        """All counters by name; on the driver only, as with an accumulator."""
+        return {name: int(each.value) for name, each in self._accumulators.items()}
+
+
+def spark_context(spark: Any) -> Any:
+    """The SparkContext of a session, or the one given.
+
+    Raises:
+        ConfigError: the session has none.
+    """
+    context = getattr(spark, "sparkContext", spark)
+    if not hasattr(context, "accumulator"):
+        what = "this session has no SparkContext, as with Spark Connect"
+        raise ConfigError(what, cure="submit the program with spark-submit")
+    return context

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from yarn_accel.client import Binding, Call
-from yarn_accel.spark.rdd import TaskMapper
+from yarn_accel.spark.mapping import TaskMapper
 from yarn_accel.spark.records import RecordMapper
 
 N_RECORDS = 40

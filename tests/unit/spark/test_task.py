@@ -146,7 +146,7 @@ def test_the_file_alone_is_enough_without_site_packages(tmp_path):
         for name in zipfile.ZipFile(path).namelist()
         if not name.endswith("__main__.py") and "/operations/" not in name
     ]
-    assert "yarn_accel.spark.rdd" in names
+    assert "yarn_accel.spark.mapping" in names
     program = (
         f"import importlib, sys; sys.path.insert(0, {path!r})\n"
         f"for name in {names!r}: importlib.import_module(name)\n"
