@@ -16,15 +16,16 @@ from typing import Any
 from yarn_accel.errors import RejectedError, RemoteProtocolError, UnavailableError
 
 MAX_BYTES = 64 * 1024 * 1024
+_TIMEOUT_S = 10.0
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def get_json(url: str, *, timeout_s: float = 10.0) -> Any:
+def get_json(url: str, *, timeout_s: float = _TIMEOUT_S) -> Any:
     """The JSON document at ``url``; see :func:`request_json` for the errors."""
     return request_json("GET", url, timeout_s=timeout_s)
 
 
-def request_json(method: str, url: str, body: object = None, *, timeout_s: float = 10.0) -> Any:
+def request_json(method: str, url: str, body: object = None, *, timeout_s: float = _TIMEOUT_S) -> Any:
     """Send a request, with ``body`` as JSON when given, and decode the answer (None when it is empty).
 
     Raises:
@@ -49,7 +50,11 @@ def request_json(method: str, url: str, body: object = None, *, timeout_s: float
 
 
 def get_text(
-    url: str, *, max_bytes: int = 1 << 20, timeout_s: float = 10.0, headers: Mapping[str, str] | None = None
+    url: str,
+    *,
+    max_bytes: int = 1 << 20,
+    timeout_s: float = _TIMEOUT_S,
+    headers: Mapping[str, str] | None = None,
 ) -> str:
     """At most the first ``max_bytes`` of the text at ``url``; errors as in :func:`request_json`."""
     raw = _send(urllib.request.Request(url, headers=dict(headers or {})), timeout_s, max_bytes)

@@ -45,6 +45,8 @@ SIGNATURE = "X-Accel-Signature"
 MAX_BODY_BYTES = 256 * 1024
 #: Begins the `RequestVerifier`'s reason for a request that was signed with another key than its sender's.
 WRONG_KEY = "the signature is not one of"
+#: How long an answer may take to arrive.
+_TIMEOUT_S = 2.0
 #: How long a body may take to arrive.
 _BODY_S = 5.0
 #: Nobody is known before his body was read, so of those that are longer so many are read at once.
@@ -128,7 +130,7 @@ class RequestVerifier:
     Args:
         key_of: the key of a sender (`sender_key` with the secret); raises `AuthenticationError` for a sender
             that has none.
-        window_s: how far the sender's clock may be off.
+        max_clock_skew_s: how far the sender's clock may be off.
         not_before_s: Unix time; older requests are refused. A new attempt passes its own start, as it cannot
             know what its predecessor has received already.
         max_senders: how many are remembered; it takes a key to be one of them.
@@ -138,12 +140,12 @@ class RequestVerifier:
         self,
         key_of: Callable[[str], bytes],
         *,
-        window_s: float = 60.0,
+        max_clock_skew_s: float = 60.0,
         not_before_s: float = 0.0,
         max_senders: int = 100_000,
     ) -> None:
         self._key_of = key_of
-        self._window_us = int(window_s * 1e6)
+        self._max_skew_us = int(max_clock_skew_s * 1e6)
         self._not_before_us = int(not_before_s * 1e6)
         self._max_senders = max_senders
         #: The newest time of each sender, in the order in which they were received.
@@ -173,7 +175,7 @@ class RequestVerifier:
 
     def _check_time(self, sender: str, sent_us: int, now_us: int) -> None:
         off_us = sent_us - now_us
-        if abs(off_us) > self._window_us:
+        if abs(off_us) > self._max_skew_us:
             raise AuthenticationError(
                 f"the clocks of {sender} and of this master differ by {off_us / 1e6:+.1f} s",
                 cure="keep the clocks of the cluster together (NTP)",
@@ -192,7 +194,7 @@ class RequestVerifier:
         """Drop senders whose next request cannot be a replay, as the window refuses that anyway."""
         while self._newest_us:
             sender, sent_us = next(iter(self._newest_us.items()))
-            if sent_us >= now_us - self._window_us:
+            if sent_us >= now_us - self._max_skew_us:
                 return
             del self._newest_us[sender]
 
@@ -239,7 +241,7 @@ async def exchange(
     path: str,
     document: object = None,
     *,
-    timeout_s: float = 2.0,
+    timeout_s: float = _TIMEOUT_S,
     max_bytes: int = MAX_BODY_BYTES,
     clock: Callable[[], float] = time.time,
 ) -> Any:

@@ -56,13 +56,11 @@ class HistoryClient:
 
     Args:
         web: its web address, ``http://host:port``.
-        timeout_s: for one request.
     """
 
-    def __init__(self, web: str, timeout_s: float = 10.0) -> None:
+    def __init__(self, web: str) -> None:
         self._web = web.rstrip("/")
         self._jobs = f"{self._web}/ws/v1/history/mapreduce/jobs"
-        self._timeout_s = timeout_s
 
     def wait_for_job(
         self, job_id: str, patience_s: float, sleep: Callable[[float], None] = time.sleep
@@ -98,12 +96,12 @@ class HistoryClient:
         """The start of an attempt's log file, from the aggregated logs; None when it is not there (yet)."""
         url = f"{self._web}/ws/v1/history/containerlogs/{attempt.container}/{name}"
         try:
-            return log_contents(get_text(url, max_bytes=max_bytes, timeout_s=self._timeout_s))
+            return log_contents(get_text(url, max_bytes=max_bytes))
         except (RejectedError, UnavailableError):
             return None
 
     def _get(self, url: str) -> Any:
-        return get_json(url, timeout_s=self._timeout_s) or {}
+        return get_json(url) or {}
 
 
 def log_contents(answer: str) -> str | None:
@@ -149,7 +147,7 @@ def parse_attempts(answer: Any, kind: str = "") -> list[TaskAttempt]:
 
 # ---- the cause of a failure
 
-LOG_PATIENCE_S = 20.0
+_LOG_PATIENCE_S = 20.0
 _CLOSING = ("Try -help for more information", "Streaming Command Failed!")
 _LAUNCH_ERROR = re.compile(r"Error [Ll]aunching job\s*:\s*(.+)")
 _THROWN = re.compile(
@@ -197,7 +195,7 @@ def first_error_line(stderr: str) -> str:
 def failed_attempt_diagnosis(
     history: HistoryClient,
     attempts: Sequence[TaskAttempt],
-    patience_s: float = LOG_PATIENCE_S,
+    patience_s: float = _LOG_PATIENCE_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str:
     """Why the first failed attempt of a job failed; empty when no attempt failed.

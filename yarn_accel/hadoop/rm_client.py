@@ -36,6 +36,7 @@ from yarn_accel.users import user_name
 
 _RM_PATIENCE_S = 15.0
 _POLL_S = 0.1
+_KILL_WAIT_S = 60.0
 _STAGING_FOLDER = ".yarn-accel"
 _LIVE = tuple(state for state in ApplicationState if not state.is_final)
 
@@ -144,7 +145,9 @@ async def find_running(manager: ResourceManager, name: str = "") -> tuple[Applic
     return tuple(sorted(named, key=lambda each: (each.start_ms, each.id)))
 
 
-async def kill(manager: ResourceManager, application: ApplicationId, why: str, wait_s: float = 60.0) -> None:
+async def kill(
+    manager: ResourceManager, application: ApplicationId, why: str, wait_s: float = _KILL_WAIT_S
+) -> None:
     """Kill an application through YARN and wait until it is over.
 
     Raises:

@@ -39,9 +39,9 @@ LOG_SETTINGS = Path(__file__).with_name("log4j.properties")
 NLINE_INPUT_FORMAT = "org.apache.hadoop.mapred.lib.NLineInputFormat"
 SEQUENCE_INPUT_FORMAT = "org.apache.hadoop.mapred.SequenceFileInputFormat"
 SEQUENCE_OUTPUT_FORMAT = "org.apache.hadoop.mapred.SequenceFileOutputFormat"
-HISTORY_PATIENCE_S = 30.0
-FAILED_PATIENCE_S = 10.0
-CONNECT_TIMEOUT_S = 3.0
+_HISTORY_PATIENCE_S = 30.0
+_FAILED_PATIENCE_S = 10.0
+_CONNECT_TIMEOUT_S = 3.0
 _JOB_ID = re.compile(r"\b(job_\d+_\d+)\b")
 _PROGRESS = re.compile(r"\bmap (\d+)% reduce (\d+)%")
 
@@ -262,7 +262,7 @@ def _collect(site: SiteSettings, job_id: str, done: CompletedCommand) -> JobResu
     history = HistoryClient(site.history_web())
     page = f"{site.history_web()}/jobhistory/job/{job_id}"
     try:
-        summary = history.wait_for_job(job_id, HISTORY_PATIENCE_S if done.ok else FAILED_PATIENCE_S)
+        summary = history.wait_for_job(job_id, _HISTORY_PATIENCE_S if done.ok else _FAILED_PATIENCE_S)
         counters, attempts = history.counters(job_id), history.attempts(job_id)
     except AccelError as error:
         state, diagnostics = _application(site, job_id)
@@ -316,7 +316,7 @@ def _check_resourcemanager(site: SiteSettings) -> None:
     for address in site.resourcemanagers().client:
         try:
             at = (site.resolve(address.host), address.port)
-            socket.create_connection(at, timeout=CONNECT_TIMEOUT_S).close()
+            socket.create_connection(at, timeout=_CONNECT_TIMEOUT_S).close()
             return
         except OSError as error:
             failures.append(f"{address} ({error.strerror or error})")

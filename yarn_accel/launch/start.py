@@ -122,7 +122,7 @@ async def dry_run(rm_client: RmClient, config: LaunchConfig, report: ProgressRep
 
 
 async def start(
-    rm_client: RmClient, config: LaunchConfig, report: ProgressReport, wait_s: float = 120.0
+    rm_client: RmClient, config: LaunchConfig, report: ProgressReport, wait_s: float
 ) -> StartedApplication:
     """Submit the application and wait until its master is registered, or find the one that runs.
 

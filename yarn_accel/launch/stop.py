@@ -26,7 +26,7 @@ async def stop(
     manager: ResourceManager,
     found: ApplicationReport,
     report: ProgressReport,
-    wait_s: float = 120.0,
+    wait_s: float,
 ) -> ApplicationReport:
     """Let the master stop its containers, restore what it changed and end; then remove what `start` made.
 
@@ -58,7 +58,7 @@ async def force(
     manager: ResourceManager,
     found: ApplicationReport,
     report: ProgressReport,
-    wait_s: float = 60.0,
+    wait_s: float,
 ) -> ApplicationReport:
     """Kill an application whose master does not answer, restore its nodes, and remove what `start` made.
 

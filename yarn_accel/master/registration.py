@@ -37,7 +37,7 @@ BACKLOG = 1024
 _START_TIME = 19
 _CONNECT_TIMEOUT_S, _CALL_TIMEOUT_S = 5.0, 15.0
 #: Short, as every caller retries by itself, and reports who does not answer.
-PATIENCE = Patience(patience_s=3.0, first_pause_s=0.1, longest_pause_s=0.5)
+PATIENCE = Patience(total_s=3.0, initial_backoff_s=0.1, max_backoff_s=0.5)
 
 
 @dataclass(frozen=True, slots=True)

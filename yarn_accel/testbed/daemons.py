@@ -29,7 +29,6 @@ from yarn_accel.testbed.processes import (
 from yarn_accel.testbed.settings import jvm_options, node_properties
 from yarn_accel.testbed.state import ClusterPaths
 
-HEAP_MIB = 256
 FORMAT_TIMEOUT_S = 600.0
 LOG_TAIL_BYTES = 256 * 1024
 #: A line of a Java stack trace that names what was thrown.
@@ -120,7 +119,6 @@ def _java(
         software.install,
         role.value,
         paths.conf_dir,
-        heap_mib=HEAP_MIB,
         properties={**node_properties(plan, paths, node), **own},
         archive=software.archive,
         extra_class_path=extra,

@@ -133,7 +133,7 @@ def test_a_refused_request_leaves_no_trace():
 
 
 def test_senders_are_forgotten_when_the_window_protects_and_never_before():
-    receiver = verifier(window_s=10.0, max_senders=2)
+    receiver = verifier(max_clock_skew_s=10.0, max_senders=2)
     old = signer("agent:a").sign("POST", PATH, b"{}", now_s=NOW_S)
     verify(receiver, old)
     verify(receiver, signer("agent:b").sign("POST", PATH, b"{}", now_s=NOW_S + 5), now_s=NOW_S + 5)

@@ -336,7 +336,7 @@ def test_stop_asks_the_master_and_clears_away(scene, monkeypatch) -> None:
         return {}
 
     monkeypatch.setattr(stopping.Control, "ask", ask)
-    ended = asyncio.run(stopping.stop(scene.rm_client, scene.yarn, report(1), scene.lines.append))
+    ended = asyncio.run(stopping.stop(scene.rm_client, scene.yarn, report(1), scene.lines.append, wait_s=20))
     assert asked == ["stop"]
     assert ended.final_status is FinalStatus.SUCCEEDED
     assert scene.left() == ([], ())
@@ -346,7 +346,7 @@ def test_without_the_secret_nothing_is_stopped(scene) -> None:
     started(scene)
     RetainedApplication.of(str(app(1))).remove()
     with pytest.raises(AuthenticationError, match="control secret"):
-        asyncio.run(stopping.stop(scene.rm_client, scene.yarn, report(1), scene.lines.append))
+        asyncio.run(stopping.stop(scene.rm_client, scene.yarn, report(1), scene.lines.append, wait_s=20))
     assert scene.left()[0]
 
 
@@ -365,7 +365,7 @@ def test_one_that_does_not_end_in_time_is_reported(scene, monkeypatch) -> None:
 def test_force_needs_no_master_and_no_secret(scene) -> None:
     started(scene)
     (scene.left()[1][0].folder / "control-secret").unlink()
-    ended = asyncio.run(force(scene.rm_client, scene.yarn, report(1), scene.lines.append))
+    ended = asyncio.run(force(scene.rm_client, scene.yarn, report(1), scene.lines.append, wait_s=20))
     assert ended.state is ApplicationState.KILLED
     assert scene.left() == ([], ())
 
@@ -379,7 +379,7 @@ def test_force_restores_what_the_master_would_have_restored(scene) -> None:
     capability = changed.capability.with_amount("acct/slot", 2)
     changed = replace(changed, capability=capability, attributes=(*ours, *theirs))
     scene.yarn.node_reports = (changed, node("w2"))
-    asyncio.run(force(scene.rm_client, scene.yarn, report(1), scene.lines.append))
+    asyncio.run(force(scene.rm_client, scene.yarn, report(1), scene.lines.append, wait_s=20))
     restored = scene.yarn.node_reports[0]
     assert restored.capability == capability.with_amount("acct/slot", 7)
     assert [each.key.name for each in restored.attributes] == ["rack-height"]

@@ -332,7 +332,7 @@ class NodeManager:
         max_idle: int = 64,
     ) -> None:
         self._settings = settings
-        self._patience = Patience(patience_s=3.0) if patience is None else patience
+        self._patience = Patience(total_s=3.0) if patience is None else patience
         self._max_idle = max_idle
         self._tokens: dict[NodeId, Token] = {}
         self._services: OrderedDict[NodeId, RpcService] = OrderedDict()

@@ -4,7 +4,7 @@
 
 `RpcService` calls a service that may run at several addresses and may be away for a while.  A server that is
 on standby or refuses the connection is passed over for the next address.  After a whole round without success
-the pause doubles, from `Patience.first_pause_s` to `Patience.longest_pause_s`, until `Patience.patience_s` is
+the pause doubles, from `Patience.initial_backoff_s` to `Patience.max_backoff_s`, until `Patience.total_s` is
 over.  A call that had left when its connection broke is sent again only if its method may be repeated.
 """
 
@@ -78,13 +78,13 @@ class RpcSettings:
     """Limits of one connection.
 
     Attributes:
-        connect_timeout_s: until the login is complete.
+        login_timeout_s: until the connection is open and the login complete.
         call_timeout_s: until the answer of one call; then the connection is given up.
         max_frame_bytes: a longer answer closes the connection.
         hosts: names that this machine cannot resolve itself -> address.
     """
 
-    connect_timeout_s: float = 10.0
+    login_timeout_s: float = 10.0
     call_timeout_s: float = 60.0
     max_frame_bytes: int = MAX_FRAME_BYTES
     hosts: Mapping[str, str] = field(default_factory=dict)
@@ -95,14 +95,14 @@ class Patience:
     """How long a call looks for a server that answers.
 
     Attributes:
-        patience_s: no new try begins later than this; 0: every address once.
-        first_pause_s: after the first round without success.
-        longest_pause_s: the pause stops doubling there.
+        total_s: no new try begins later than this; 0: every address once.
+        initial_backoff_s: pause after the first round without success.
+        max_backoff_s: the pause stops doubling there.
     """
 
-    patience_s: float = 30.0
-    first_pause_s: float = 0.1
-    longest_pause_s: float = 2.0
+    total_s: float = 30.0
+    initial_backoff_s: float = 0.1
+    max_backoff_s: float = 2.0
 
 
 class RpcService:
@@ -162,9 +162,9 @@ class RpcService:
             AuthenticationError: the identity is not taken.
             RemoteCallError: the server refuses.
         """
-        patience_s = self._patience.patience_s if patience_s is None else patience_s
+        patience_s = self._patience.total_s if patience_s is None else patience_s
         deadline_s = self._clock() + patience_s
-        pause_s, n_failed = self._patience.first_pause_s, 0
+        pause_s, n_failed = self._patience.initial_backoff_s, 0
         while True:
             connection: RpcConnection | None = None
             try:
@@ -182,7 +182,7 @@ class RpcService:
                 raise reason
             logger.info("%s: again in %.1f s: %s", method.name, pause_s, reason)
             await self._sleep(pause_s)
-            pause_s = min(2 * pause_s, self._patience.longest_pause_s)
+            pause_s = min(2 * pause_s, self._patience.max_backoff_s)
 
     async def close(self) -> None:
         """Close the connection; the next call opens a new one."""
@@ -236,11 +236,11 @@ class RpcConnection:
         framing = RpcClientProtocol(protocol, identity, str(address), settings.max_frame_bytes)
         connection = cls(address, framing, settings)
         try:
-            await asyncio.wait_for(connection._connect(), settings.connect_timeout_s)
+            await asyncio.wait_for(connection._connect(), settings.login_timeout_s)
         except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, UnicodeError) as error:
             await connection.close()
             # UnicodeError: a name that no resolver takes.
-            reason = str(error) or f"nothing within {settings.connect_timeout_s:g} s"
+            reason = str(error) or f"nothing within {settings.login_timeout_s:g} s"
             raise ConnectionLostError(f"no connection to {address}: {reason}", was_sent=False) from None
         except BaseException:
             await connection.close()

@@ -36,7 +36,7 @@ from yarn_accel.adapters.hadoop_rpc.transport import Address, Patience, RpcConne
 from yarn_accel.errors import AuthenticationError, ConfigError, LocalProtocolError, RemoteProtocolError
 
 TOKEN = Token(b"identifier", b"password", "YARN_AM_RM_TOKEN", "")
-QUICK = RpcSettings(connect_timeout_s=60.0, call_timeout_s=60.0)
+QUICK = RpcSettings(login_timeout_s=60.0, call_timeout_s=60.0)
 KILL = KillApplicationRequest(ApplicationId(1, 1))
 
 
@@ -46,7 +46,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def connect(server: FakeHadoop, identity: Identity | None = None, **changes: Any) -> RpcConnection:
-    settings = RpcSettings(**{"connect_timeout_s": 60.0, "call_timeout_s": 60.0, **changes})
+    settings = RpcSettings(**{"login_timeout_s": 60.0, "call_timeout_s": 60.0, **changes})
     return await RpcConnection.open(
         server.address, methods.APPLICATION_CLIENT, identity or User("ann"), settings
     )
@@ -377,7 +377,7 @@ def test_pauses_double_after_each_round_and_the_last_reason_is_reported() -> Non
                 for _ in range(2)
             ]
             clock = Clock()
-            rm = service(*servers, clock=clock, patience_s=10, first_pause_s=0.5, longest_pause_s=2)
+            rm = service(*servers, clock=clock, total_s=10, initial_backoff_s=0.5, max_backoff_s=2)
             with pytest.raises(StandbyError, match="in state standby"):
                 await rm.call(methods.KILL_APPLICATION, KILL)
             assert clock.pauses == [0.5, 1, 2, 2, 2, 2]
