@@ -36,13 +36,13 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 #: Read at once: the kernel takes no more than 2 GiB.
 _MAX_READ_BYTES = 1 << 30
 _PIECE_BYTES = 4 << 20
-#: What files are called until they are complete, see `temporary_name`.
+#: The name of a file until it is complete, see `temporary_name`.
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.tmp", re.DOTALL)
 _CHANGED = "its length changed while it was read"
 
 
 def temporary_name(path: str) -> str:
-    """What a file is called until it is complete, beside its own name."""
+    """The name of a file until it is complete, in the same folder."""
     folder, name = posixpath.split(path)
     return "{}/.{}.{}.tmp".format(folder.rstrip("/"), name, uuid.uuid4().hex)
 
@@ -63,7 +63,7 @@ def pieces(path: Path) -> Iterator[bytes]:
 
 
 class WritableFiles(Protocol):
-    """What `write_whole` asks of a storage; paths are absolute."""
+    """A storage that `write_whole` can write to; paths are absolute."""
 
     def write(self, path: str, parts: Iterable[Buffer]) -> int:
         """Write a new file, and the folders above it; returns its bytes."""
@@ -110,7 +110,7 @@ def write_whole(files: WritableFiles, path: str, parts: Iterable[Buffer]) -> int
 
 
 def file_error(uri: str, error: OSError) -> StorageError:
-    """What this machine says of a file, with the cure."""
+    """The error of this machine's file system as one of ours, with the cure."""
     uri = shown(uri)
     if isinstance(error, FileNotFoundError):
         return StorageError(
@@ -217,7 +217,7 @@ class LocalFiles:
         return True
 
     def names(self, path: str) -> list[str]:
-        """What is in a folder."""
+        """The names in a folder."""
         with self._folder(path) as folder:
             fd = os.open(".", _LISTED_FOLDER, dir_fd=folder)
         try:

@@ -73,7 +73,7 @@ _RETRIES = {
     "dfs.client.failover.sleep.base.millis": "200",
     "dfs.client.failover.sleep.max.millis": "2000",
 }
-#: What `Store.read_bytes` takes unless it is given another limit.
+#: The limit of `Store.read_bytes` unless it is given another one.
 DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 _WRITE_BYTES = 4 * 1024 * 1024
 #: The NameNode may name a DataNode that just died, and the native client does not ask for another one.
@@ -559,7 +559,7 @@ def _denied(uri: str, error: Exception) -> StorageError:
 
 
 def _plain_text(error: Exception) -> str:
-    """What an error says, without Java's stack and the native client's dumps of its structures.
+    """The text of an error, without Java's stack and the native client's dumps of its structures.
 
     >>> _plain_text(RuntimeError('RPCError("org.apache.x.BadException", "no, 1\\\\n\\\\tat org.x")'))
     'BadException: no, 1'

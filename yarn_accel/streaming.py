@@ -1,4 +1,4 @@
-"""What a program needs that packs mappers of its own and has `yarn-accel streaming` or Spark run them.
+"""For programs that pack mappers of their own and have `yarn-accel streaming` or Spark run them.
 
 `SiteSettings` is the cluster that HADOOP_CONF_DIR names, `HadoopSite` with its jars. `client_sources`,
 `find_sources` and `write_archive` pack a mapper of several modules. Spark's launcher also needs

@@ -30,7 +30,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:(?P<port>[0-9]{1,5}))?")
 _ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-#: What ``hdfs://host`` means where no port is given.
+#: The port that ``hdfs://host`` means.
 NAMENODE_PORT = 8020
 _MAX_PORT = 65535
 _MAX_SHOWN = 500
@@ -72,7 +72,7 @@ def file_uri(path: Path) -> str:
     """The URI of a path of this machine; relative ones begin at the working folder."""
     path = path.absolute()
     if ".." in path.parts:
-        # What `..` means depends on links, so it is not for text to resolve; the name itself may be a link.
+        # The meaning of `..` depends on links, so text cannot resolve it; the name itself may be a link.
         path = path.resolve() if path.name == ".." else path.parent.resolve() / path.name
     return f"file://{path}"
 

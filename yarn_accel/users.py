@@ -1,4 +1,4 @@
-"""Who this process is: by its login, and by the name that HDFS and YARN know.
+"""The user of this process: by its login, and by the name that HDFS and YARN know.
 
 Standard library only, Python 3.8.
 """

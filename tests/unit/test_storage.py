@@ -288,7 +288,7 @@ def test_a_full_disk_is_said_clearly_and_leaves_nothing(base, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-# What the native client says
+# Errors of the native client
 
 
 class BrokenClient:
@@ -316,7 +316,7 @@ def store_over(monkeypatch):
     return make
 
 
-#: What a NameNode of 3.5.0 said after a restart, and by an administrator's order, by the native client.
+#: Errors of a NameNode of 3.5.0 after a restart, and by an administrator's order, by the native client.
 SAFE_MODE = (
     'RPCError("org.apache.hadoop.hdfs.server.namenode.SafeModeException", "Cannot create directory /d. '
     "Name node is in safe mode.\\nThe reported blocks 0 needs additional 4 blocks to reach the threshold "

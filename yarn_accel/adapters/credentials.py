@@ -42,7 +42,7 @@ from yarn_accel.wire.credential import SECRET_ALIAS, Credential, decode, encode,
 logger = logging.getLogger(__name__)
 
 MIN_SECRET_BYTES = 32
-#: What makes the secret of the agents' keys.
+#: The command that makes the secret of the agents' keys.
 MAKE_AGENTS_SECRET = "yarn-accel node make-secret"
 CREDENTIAL_SOCKET = "credential.sock"
 #: Where masters listen; root alone can make it.
@@ -174,7 +174,7 @@ def issue_token_file(path: Path, master: bytes, lifetime_s: float, tenant: str =
 
 
 def issue_job_credential(path: Path, master_secret_file: Path, lifetime_s: float) -> Path:
-    """As `issue_token_file`, for the current user, from the file with the site's secret.
+    """Write a token file for the current user, as `issue_token_file`, from the file with the site's secret.
 
     Raises:
         ConfigError: this user cannot read the secret; or the file exists already.
@@ -272,7 +272,7 @@ def _check_folder(folder: Path, found: os.stat_result, owner: pwd.struct_passwd)
 
 
 def _check_former(folder: int, path: Path, owner: pwd.struct_passwd) -> None:
-    """What has the name already must be the owner's own file, under this name alone."""
+    """Refuse a name that is taken, unless by the owner's own file under this name alone."""
     try:
         found = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -293,7 +293,7 @@ def _check_former(folder: int, path: Path, owner: pwd.struct_passwd) -> None:
 
 
 def socket_paths() -> list[Path]:
-    """Where masters of this node listen by default; also what killed ones left."""
+    """The sockets at which masters of this node listen by default, and those that killed ones left."""
     others = Path("/tmp")
     places = [_RUN, *_RUN.glob("*"), *_RUN.glob("*/*")]
     places += [*others.glob("yarn-accel-*/*"), *others.glob("yarn-accel-*/*/*")]
@@ -301,7 +301,7 @@ def socket_paths() -> list[Path]:
 
 
 def trusted_users(names: Iterable[str] = ()) -> frozenset[int]:
-    """Whose sockets are trusted: see above; `names` are those of further users.
+    """The users whose sockets are trusted: those named at the top of this module, and `names`.
 
     Raises:
         UnavailableError: there is no such user.
@@ -415,7 +415,7 @@ def _credential_in(answer: dict[str, Any]) -> Credential:
 
 
 class RevocationList:
-    """What a file says now, looked at once a second at most.
+    """The list in a file, read again when the file changes; it is looked at once a second at most.
 
     A list that becomes unreadable stays as it was, with an error in the log, until it can be read again.
 

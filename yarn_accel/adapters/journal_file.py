@@ -24,7 +24,7 @@ from yarn_accel.storage import Appender, Store
 _NAME = re.compile(r"journal-(\d{8})-(\d{8})")
 _SEAL_PAUSE_S = 0.2
 _MAX_BYTES = 1 << 30
-#: Of an attempt's files the one that claims the journal.
+#: The number of the file by which an attempt claims the journal.
 _CLAIM = 0
 
 

@@ -45,7 +45,7 @@ def exposition(families: Iterable[Metric]) -> bytes:
 
 
 def value_at(values: Any, path: Sequence[str]) -> Any:
-    """What these keys lead to in mappings of mappings; None where one of them is not there."""
+    """The value below these keys in mappings of mappings; None where one of them is missing."""
     for key in path:
         values = values.get(key) if isinstance(values, Mapping) else None
     return values

@@ -75,7 +75,7 @@ def running_path(application_type: str) -> str:
 
 
 def listed_applications(document: Any) -> list[Any]:
-    """What a ResourceManager's list of applications has; nothing of what is no such list."""
+    """The entries of a ResourceManager's list of applications; none where it is no such list."""
     apps = document.get("apps") if isinstance(document, dict) else None
     return [each for each in as_list(apps.get("app") if isinstance(apps, dict) else None) if each]
 

@@ -18,7 +18,7 @@ from yarn_accel.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 _MAX_SHOWN = 60
-#: What pydantic misses in a value -> what the value must be, with the bounds it names.
+#: Pydantic's type of an error -> the right value in words, with the bounds that pydantic names.
 _WANTED = {
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
     **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "a whole number"),
@@ -98,7 +98,7 @@ def described(settings: BaseModel, indent: str = "") -> Iterator[str]:
 
 
 def complaints(error: ValidationError, model: type[BaseModel]) -> str:
-    """What is wrong with settings for `model`: each key with its fault, unknown ones with the known."""
+    """All faults of settings for `model`: each key with its fault, unknown keys with the known ones."""
     texts: list[str] = []
     wanted: dict[str, list[str]] = {}
     given: dict[str, str] = {}
@@ -153,7 +153,7 @@ def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
 
 
 def _reason(error: yaml.YAMLError | UnicodeDecodeError) -> str:
-    """What the parser could not make out, and where."""
+    """The place and the reason at which the parser stopped."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"

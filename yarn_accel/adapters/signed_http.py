@@ -73,7 +73,7 @@ def sender_key(secret: bytes, sender: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """What was signed: the headers to send along, and what the answer must refer to."""
+    """A signed request: the headers to send along, and the nonce that the answer must refer to."""
 
     method: str
     path: str

@@ -1,4 +1,4 @@
-"""What a client of a Hadoop cluster needs: its site's configuration, the jars, and streaming jobs.
+"""A Hadoop cluster as its clients use it: the site's configuration, the jars, streaming jobs, applications.
 
 =============  ================================================================================
 ``site``       the configuration of a cluster that exists, as its clients see it

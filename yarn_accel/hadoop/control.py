@@ -170,7 +170,7 @@ def _may_be_there(path: Path) -> bool:
 _PATH = "/v1/control/"
 #: A new attempt of the master registers within seconds.
 _PATIENCE_S = 15.0
-#: Of who waits for the end of what runs: a ResourceManager is started again, or another one takes over.
+#: For callers that wait for an end: a ResourceManager is started again, or another one takes over.
 WAIT_PATIENCE_S = 600.0
 _PAUSE_S = 0.5
 _TIMEOUT_S = 5.0
@@ -262,14 +262,14 @@ class Control:
                 max_bytes=_MAX_BYTES,
             )
         except RejectedError as error:
-            # Where the master answers is of no interest to who asked it for something.
+            # The caller asked the master for something; the address of the master is no part of its refusal.
             raise RejectedError(error.code, error.message.removeprefix(f"{url}{_PATH}{verb}: ")) from None
         if not isinstance(answer, dict):
             raise RemoteProtocolError(f"{url} did not answer with an object")
         return answer
 
     async def report(self) -> ApplicationReport:
-        """What the ResourceManager says of the application."""
+        """The ResourceManager's report of the application."""
         return await self._manager.report(self._application)
 
     async def _is_over(self) -> bool:

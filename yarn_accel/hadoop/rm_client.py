@@ -190,7 +190,7 @@ def one_of(reports: Iterable[ApplicationReport], application: str = "", user: st
 #: The type of our applications in YARN's lists; agents that systemd runs look for it too.
 APPLICATION_TYPE = "yarn-accel"
 _TIMEOUT_S = 5.0
-#: What Hadoop's options take as the value of a variable.
+#: A text that Hadoop's options take as the value of a variable.
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+\Z")
 
 

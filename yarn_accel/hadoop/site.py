@@ -184,7 +184,7 @@ def _conf_dir(conf: str, home: str) -> Path:
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    """What the file says; nothing where there is none."""
+    """The settings in the file; none where there is no file."""
     if not path.exists():
         return {}
     settings = read_settings(path, may_be_empty=True)

@@ -108,7 +108,7 @@ class StreamingJob:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What came of a job.
+    """The result of a job.
 
     Attributes:
         job_id: Hadoop's id.
@@ -357,7 +357,7 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class StreamingAdditions:
-    """What is added to a job.
+    """Additions to a job.
 
     Attributes:
         python: the interpreter of the nodes, for scripts named without one.

@@ -266,7 +266,7 @@ def _not_all_serve(serving: int, there_are: int) -> UnavailableError:
 async def _stop(
     application: str, is_forced: bool, wait_s: float, report: ProgressReport
 ) -> tuple[ApplicationReport | None, bool]:
-    """What has ended (None: nothing ran), and whether nodes of no running application were restored."""
+    """The application that ended (None: none ran), and whether nodes of no running one were restored."""
     rm_client = RmClient.load()
     async with rm_client.manager() as manager:
         running = await find_running(manager)

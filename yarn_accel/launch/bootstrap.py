@@ -98,11 +98,11 @@ def _become(words: "list[str]", environment: "dict[str, str]") -> None:
     os.execve(words[0], words, environment)
 
 
-# What the node has, and what is needed
+# The facts of a node, and the requirements of an environment
 
 
 def node_facts() -> "dict[str, str]":
-    """What this interpreter and this machine are, by the names used in a requirement."""
+    """The facts of this interpreter and this machine, by the names used in a requirement."""
     import importlib.machinery
 
     try:

@@ -89,7 +89,7 @@ def _serve(settings_file: Path) -> int:
 
     config = node_config(document, os.environ)
     status = serve(config, worker)
-    # Whoever of agent and server ends last takes their folder along.
+    # The agent or the server, whichever ends last, removes their folder.
     remove_abandoned(Path(config.state_file).parent, 0.0)
     return status
 

@@ -37,7 +37,7 @@ ATTRIBUTES = {
 
 @dataclass(frozen=True, slots=True)
 class CompatibilityReport:
-    """What is known of the nodes before a submission.
+    """Facts about the nodes, as far as they are known before a submission.
 
     Attributes:
         incompatible: node -> why it cannot run the environment, with the cure.
@@ -122,7 +122,7 @@ def packed_extras(settings: EnvironmentSettings) -> tuple[str, ...]:
 
 
 def gpu_note(settings: EnvironmentSettings) -> str:
-    """What the setting means here, in one line."""
+    """The meaning of the setting here, in one line."""
     form = gpu_form(settings)
     asked = settings.gpu if settings.gpu == form else f"{settings.gpu}, here {form}"
     return f"environment.gpu: {asked}: {_WHAT[form]}"
@@ -147,7 +147,7 @@ def _check_cupy(packed: Iterable[str]) -> None:
 
 
 def check_gpu_environment(config: LaunchConfig, nodes: Sequence[NodeReport]) -> list[str]:
-    """What to say about an environment without CuPy on a cluster with GPUs; nothing: all is well.
+    """Notes on an environment without CuPy on a cluster with GPUs; none: all is well.
 
     Nodes whose GPUs YARN does not count are not known here; `status` says what their servers compute on.
 

@@ -83,7 +83,7 @@ ROLES = (
 
 @dataclass(frozen=True, slots=True)
 class RolePlan:
-    """What a container of one role is started with.
+    """The command, files and size of a container of one role.
 
     Attributes:
         name: of the role.

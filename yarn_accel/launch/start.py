@@ -288,7 +288,7 @@ async def _until_registered(
 
 
 def _diagnosis(diagnostics: str) -> str:
-    """Why the master's container failed, in one line, after the meaning of our own exit codes."""
+    """The reason why the master's container failed, in one line; the meaning of our own exit codes first."""
     text = failure_line(diagnostics) or " ".join(diagnostics.split())[:600]
     reasons = [
         EXIT_REASONS[int(code)] for code in _EXIT_CODE.findall(diagnostics) if int(code) in EXIT_REASONS
@@ -305,7 +305,7 @@ def _pack(config: LaunchConfig, report: ProgressReport) -> Environment:
 
 
 async def _others_running(manager: ResourceManager, nodes: tuple[NodeReport, ...]) -> list[str]:
-    """Who is here already, and what follows."""
+    """The applications that run already, and what that means for this one."""
     listed = []
     for other in await find_running(manager):
         held = sorted(node.node.host for node in nodes if attribute_of(node, OWNER) == str(other.id))

@@ -168,7 +168,7 @@ def _clear(rm_client: RmClient, retained: RetainedApplication, report: ProgressR
         if uri:
             rm_client.store().delete(uri)
     except (StorageError, ConfigError) as error:
-        # What is kept here names the folder: the next `stop` tries again.
+        # The notes that stay here name the folder: the next `stop` tries again.
         report(f"note: {error}")
         return False
     retained.remove()

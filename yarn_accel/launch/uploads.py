@@ -135,7 +135,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is in the cluster's storage.
+    """The shared files in the cluster's storage.
 
     Attributes:
         found: the newest of each kind first.
@@ -147,7 +147,7 @@ class Survey:
 
     @property
     def unused(self) -> tuple[StoredFile, ...]:
-        """What no application names, and is not recent."""
+        """Files that no application names, and that are not recent."""
         return tuple(each for each in self.found if not each.used_by and not each.is_recent)
 
 
@@ -157,7 +157,7 @@ def environments_uri(staging_uri: str) -> str:
 
 
 def uses_document(names: Sequence[str]) -> str:
-    """What `USES_FILE` holds."""
+    """The content of `USES_FILE`."""
     return json.dumps({"version": _VERSION, "uses": list(names)})
 
 

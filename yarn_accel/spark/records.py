@@ -20,12 +20,12 @@ MODES = ("PERMISSIVE", "FAILFAST")
 """Named as those of Spark's readers."""
 
 _FALLBACK_DEVICE = "cpu:fallback"
-#: So many bad records wait at most until one that is sent has its reply.
+#: The most bad records that wait until a record that was sent has its reply.
 _MAX_WAITING = 1000
 
 
 class RecordResult(NamedTuple):
-    """What became of one record.
+    """The result of one record.
 
     Attributes:
         record: the record, or what ``keep`` made of it.
@@ -42,7 +42,7 @@ class RecordResult(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RecordMapper:
-    """How records become calls, and replies results; travels from the driver to the tasks.
+    """Makes calls of records and results of replies; travels from the driver to the tasks.
 
     Attributes:
         call: makes the call of a record; runs in the task.

@@ -59,7 +59,7 @@ class SparkTask:
         return cls(application_id, context.stageId(), context.partitionId())
 
     def key_prefix(self, name: str = "") -> str:
-        """Of idempotency keys: the same in every attempt at this task, and different in all other tasks.
+        """The prefix of idempotency keys: the same in every attempt at this task, different in all others.
 
         Empty where the application is unknown, since stages and partitions are counted from 0 in each.
         """
@@ -78,7 +78,7 @@ def connect(
     environ: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Iterator[Accelerator]:
-    """As `yarn_accel.client.connect`, within a function that `mapPartitions` or `mapInPandas` calls.
+    """Connect as `yarn_accel.client.connect`, in a function that `mapPartitions` or `mapInPandas` calls.
 
     Every attempt at a task gives its calls the same keys, so a server that has computed one for an attempt
     that was killed, or for its speculative twin, answers without computing again.
@@ -120,7 +120,7 @@ COUNTER_NAMES = (
 
 
 class SparkCounters:
-    """What became of all records: ``records_in`` = ``done`` + ``rejected`` + ``cancelled``.
+    """Counts of all records: ``records_in`` = ``done`` + ``rejected`` + ``cancelled``.
 
     Made on the driver, given to `map_partitions`, `map_in_pandas` or `connect`, read on the driver after an
     action. Spark adds what a task counted once the task has succeeded, so a failed attempt counts nothing. A

@@ -39,7 +39,7 @@ DEADLINE_S = 60.0
 
 
 class Story:
-    """What happened and how long it took, as JSON."""
+    """The steps and how long each took, as JSON."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -96,7 +96,7 @@ class TinyMaster:
             await asyncio.sleep(POLL_S)
 
     async def registered_again(self) -> str:
-        """What comes of a second registration, as after a lost answer."""
+        """The answer to a second registration, as after a lost answer."""
         try:
             await self.master.register(os.environ["NM_HOST"], -1, "")
         except AlreadyRegisteredError as error:

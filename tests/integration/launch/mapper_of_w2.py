@@ -1,4 +1,4 @@
-"""What a mapper on a node without accelerator does: find its server by itself, and use it.
+"""A mapper on a node without accelerator, which finds its server by itself, and uses it.
 
 ``python mapper_of_w2.py PYTHONPATH TOKEN_FILE`` prints one JSON line.
 """

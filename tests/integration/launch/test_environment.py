@@ -20,7 +20,7 @@ from yarn_accel.launch.packing import Environment, pack
 DEADLINE_S = 240.0
 #: The same minor version, without the packages the tests run with.
 BARE_PYTHON = getattr(sys, "_base_executable", sys.executable)
-#: What our containers import, and one function compiled by numba.
+#: The packages that our containers import, and one function compiled by numba.
 WORK = """\
 import os, sys
 import aiohttp, hdfs_native, numpy, PIL.Image, prometheus_client, pydantic, pynvml, scipy.linalg, yaml

@@ -1,4 +1,4 @@
-"""What a real NodeManager makes of our commands and files; no ApplicationMaster is needed for that."""
+"""Our commands and files on a real NodeManager; no ApplicationMaster is needed for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a site's admin, its queues and its rights do to the application while it works: on real daemons.
+"""The application under a site's admin, its queues and its rights, while it works: on real daemons.
 
 One cluster of two nodes in one rack; the tests follow each other on it, and each leaves it without an
 application, or with the one that the next one needs.

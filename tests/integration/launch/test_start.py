@@ -41,7 +41,7 @@ def host(site: Site, name: str) -> str:
 
 
 def safe_mode(site: Site, word: str) -> None:
-    """What an administrator does with ``hdfs dfsadmin -safemode``."""
+    """An administrator's ``hdfs dfsadmin -safemode``."""
     hadoop = HadoopSite.load(site.environ)
     argv = java_argv(
         hadoop.install,

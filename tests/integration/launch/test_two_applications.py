@@ -65,7 +65,7 @@ class User:
         return str(found.id)
 
     def mapper(self, host: str, *variables: str) -> dict[str, Any]:
-        """What a mapper of this user's finds and computes on a node, given YARN's own variables."""
+        """The server that a mapper of this user finds on a node by YARN's variables, and its result."""
         script = Path(__file__).with_name("mapper_of_w2.py")
         python = [sys.executable, str(script), str(ROOT), str(self.site.token_file())]
         found = [f"NM_HOST={host}", f"USER={self.name}"]
@@ -97,7 +97,7 @@ def users(site: Site) -> Iterator[tuple[User, User]]:
     ann, bob = User(site, "ann"), User(site, "bob")
     ann.said, bob.said = ann.start(), bob.start()
     yield ann, bob
-    # What agents and servers leave that YARN kills, their successors remove after an hour.
+    # Agents and servers that YARN kills leave files, which their successors remove after an hour.
     for each in site.applications():
         site.ask(lambda manager, found=each: kill(manager, found.id, "the test is over"))
     site.ask(lambda manager: restore_left_nodes(manager, print))

@@ -63,7 +63,7 @@ class Submitter:
             return subprocess.Popen(argv, env=dict(self.environ), stdout=out, stderr=out, text=True)
 
     def log(self) -> str:
-        """What ``spark-submit`` wrote."""
+        """The output of ``spark-submit``."""
         return (self.folder / "spark-submit.log").read_text(errors="replace")
 
     def result(self, process: subprocess.Popen[str], out: Path) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def call_of(number: int) -> Call:
 
 
 def value_of(reply) -> float:
-    """What R says of |det A|."""
+    """|det A| by R."""
     return float(np.log(np.abs(np.diag(reply.arrays()["r"]))).sum())
 
 

@@ -1,4 +1,4 @@
-"""What docs/spark.md shows is what happens: its blocks of PySpark, run on this machine without a cluster."""
+"""The blocks of PySpark in docs/spark.md, run on this machine without a cluster."""
 
 from __future__ import annotations
 

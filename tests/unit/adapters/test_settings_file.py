@@ -1,4 +1,4 @@
-"""What is wrong with a file of settings is said in the words of who wrote it."""
+"""Faults of a file of settings are named in the words of its author."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def listed(number: int, started: int, url: str = "") -> dict[str, Any]:
 
 @pytest.fixture
 def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What is found when the first ResourceManager is away and the second answers this."""
+    """The pages that are found when the first ResourceManager is away and the second answers this."""
 
     def act(answer: Any) -> tuple[str, ...]:
         def get(url: str, **_: object) -> Any:

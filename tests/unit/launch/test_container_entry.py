@@ -167,7 +167,7 @@ def node_environ(tmp_path, monkeypatch) -> dict[str, str]:
 
 
 def shipped(**settings: object) -> dict[str, Any]:
-    """What `start` brings to a node."""
+    """The document that `start` brings to a node."""
     document = server_document(LaunchConfig.model_validate(settings))
     read: dict[str, Any] = json.loads(json.dumps(document))
     return read

@@ -125,7 +125,7 @@ def test_a_link_in_place_of_the_folder_is_refused(tmp_path) -> None:
 
 
 def as_another_user(work: Callable[[], int]) -> int:
-    """What `work` returns in a process of user 65534; 99: it failed."""
+    """The result of `work` in a process of user 65534; 99: it failed."""
     child = os.fork()
     if not child:
         outcome = 99

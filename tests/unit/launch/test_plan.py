@@ -119,7 +119,7 @@ words = st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8"), 
 
 
 def as_a_node_manager(command: str, environment: dict[str, str], folder: Path) -> list:
-    """What ContainerLaunch of Hadoop 3.5.0 makes of a launch context, run by the real bash."""
+    """A launch context as ContainerLaunch of Hadoop 3.5.0 writes it, run by the real bash."""
 
     def expanded(text: str) -> str:
         text = text.replace("<LOG_DIR>", str(folder)).replace("<CPS>", ":").replace("<ADD_OPENS>", "--add")

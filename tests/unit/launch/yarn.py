@@ -58,7 +58,7 @@ def node(host: str, **attributes: str) -> NodeReport:
 
 
 class Yarn:
-    """What `ResourceManager` promises, as far as `launch` asks for it.
+    """A ResourceManager in memory, as far as `launch` calls it.
 
     Attributes:
         reports: every application by number.

@@ -11,7 +11,7 @@ import pytest
 
 @dataclass
 class FakeTask:
-    """What `TaskContext.get()` gives in a task."""
+    """The answer of `TaskContext.get()` in a task."""
 
     stage: int = 3
     partition: int = 7

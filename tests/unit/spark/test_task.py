@@ -1,4 +1,4 @@
-"""What a task knows of itself, its keys and counters, and the file that executors get."""
+"""A task's own facts, its keys and counters, and the file that executors get."""
 
 from __future__ import annotations
 

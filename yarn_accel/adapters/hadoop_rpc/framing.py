@@ -46,7 +46,7 @@ class RpcKind(IntEnum):
 
 
 class RpcOperation(IntEnum):
-    """What a frame of a client is."""
+    """The kind of a client's frame."""
 
     FINAL_PACKET = 0
     CONTINUATION_PACKET = 1
@@ -105,7 +105,7 @@ class ResponseHeader:
 
 @dataclass(frozen=True, slots=True)
 class UserInformation:
-    """Who a connection acts for; empty where a token says it."""
+    """The user that a connection acts for; empty where a token says it."""
 
     effective_user: str | None = string(1, name="effectiveUser")
     real_user: str | None = string(2, name="realUser")
@@ -138,7 +138,7 @@ _MAX_CALL_ID = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who calls, on a cluster that believes it (``hadoop.security.authentication`` simple)."""
+    """The name of the caller, on a cluster that believes it (``hadoop.security.authentication`` simple)."""
 
     name: str
 
@@ -261,7 +261,7 @@ class RpcClientProtocol:
         self._received += data
 
     def next_event(self) -> RpcEvent | None:
-        """What happened next, or None until more bytes come.
+        """The next event, or None until more bytes come.
 
         Raises:
             RemoteProtocolError: the bytes break the protocol; the connection is closed.

@@ -48,7 +48,7 @@ from yarn_accel.adapters.hadoop_rpc.tokens import Token
 
 
 class MasterCommand(IntEnum):
-    """What the ResourceManager orders an application master to do; absent nearly always."""
+    """An order of the ResourceManager to an application master; absent nearly always."""
 
     RESYNC = 1
     SHUTDOWN = 2
@@ -194,7 +194,7 @@ class RegisterRequest:
 
 @dataclass(frozen=True, slots=True)
 class RegisterResponse:
-    """What the cluster allows, and what earlier attempts left."""
+    """The limits of the cluster, and the containers and tokens that earlier attempts left."""
 
     maximum: YarnResource | None = message(1, YarnResource, name="maximumCapability")
     client_key: bytes | None = binary(2, name="client_to_am_token_master_key")
@@ -249,7 +249,7 @@ class PreemptionContract:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionMessage:
-    """What the ResourceManager is about to take away."""
+    """The containers that the ResourceManager is about to take away."""
 
     strict: StrictPreemptionContract | None = message(1, StrictPreemptionContract, name="strictContract")
     negotiable: PreemptionContract | None = message(2, PreemptionContract, name="contract")
@@ -263,7 +263,7 @@ class PreemptionMessage:
 
 @dataclass(frozen=True, slots=True)
 class AllocateResponse:
-    """What happened since the last heartbeat.
+    """The events since the last heartbeat.
 
     Attributes:
         command: None nearly always. The proto's enum begins with RESYNC, so reading an absent field as its
@@ -335,7 +335,7 @@ class SerializedException:
 
 @dataclass(frozen=True, slots=True)
 class ContainerException:
-    """Why one container was not started, stopped or found."""
+    """The reason why one container was not started, stopped or found."""
 
     id: ContainerId = message(1, ContainerId, required=True, name="container_id")
     exception: SerializedException | None = message(2, SerializedException)
@@ -371,14 +371,14 @@ class StopContainersResponse:
 
 @dataclass(frozen=True, slots=True)
 class GetContainerStatusesRequest:
-    """Ask how several on one node fare."""
+    """Ask for the states of several on one node."""
 
     ids: tuple[ContainerId, ...] = message(1, ContainerId, repeated=True, name="container_id")
 
 
 @dataclass(frozen=True, slots=True)
 class GetContainerStatusesResponse:
-    """How they fare."""
+    """The states of containers."""
 
     statuses: tuple[ContainerStatus, ...] = message(1, ContainerStatus, repeated=True, name="status")
     failed: tuple[ContainerException, ...] = message(

@@ -250,7 +250,7 @@ def decode_delimited(cls: type[M], data: bytes, start: int = 0) -> tuple[M, int]
 
 
 class _MessageLayout:
-    """What reading and writing need to know about one class."""
+    """The fields of one class, in the order and by the numbers that reading and writing need."""
 
     def __init__(self, cls: type[Any]) -> None:
         self.cls = cls

@@ -147,13 +147,13 @@ _MEMORY, _VCORES = "memory-mb", "vcores"
 
 
 class ResourceTypeKind(IntEnum):
-    """What kinds of resources there are."""
+    """The kinds of resources."""
 
     COUNTABLE = 0
 
 
 class ContainerState(IntEnum):
-    """Of a container, as its NodeManager sees it."""
+    """The state of a container, as its NodeManager sees it."""
 
     NEW = 1
     RUNNING = 2
@@ -161,7 +161,7 @@ class ContainerState(IntEnum):
 
 
 class ApplicationState(IntEnum):
-    """Of an application, as the ResourceManager sees it."""
+    """The state of an application, as the ResourceManager sees it."""
 
     NEW = 1
     NEW_SAVING = 2
@@ -179,7 +179,7 @@ class ApplicationState(IntEnum):
 
 
 class FinalStatus(IntEnum):
-    """What an application says of itself at its end."""
+    """The outcome that an application reports of itself."""
 
     UNDEFINED = 0
     SUCCEEDED = 1
@@ -189,7 +189,7 @@ class FinalStatus(IntEnum):
 
 
 class NodeState(IntEnum):
-    """Of a NodeManager, as the ResourceManager sees it."""
+    """The state of a NodeManager, as the ResourceManager sees it."""
 
     NEW = 1
     RUNNING = 2
@@ -207,7 +207,7 @@ class NodeState(IntEnum):
 
 
 class LocalResourceType(IntEnum):
-    """What a NodeManager does with a file before the container starts."""
+    """How a NodeManager prepares a file before the container starts."""
 
     ARCHIVE = 1
     FILE = 2
@@ -234,7 +234,7 @@ class RetryPolicy(IntEnum):
 
 
 class NodeAttributeType(IntEnum):
-    """What values node attributes have."""
+    """The type of a node attribute's value."""
 
     STRING = 1
 
@@ -276,7 +276,7 @@ class NamedBytes:
 
 @dataclass(frozen=True, slots=True)
 class ResourceAmount:
-    """How much of one resource; without units its configured ones are meant."""
+    """An amount of one resource, in the resource's configured units unless it names others."""
 
     key: str = string(1, "", required=True)
     value: int = int64(2, 0)
@@ -335,7 +335,7 @@ class Priority:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRequest:
-    """So many containers of this size, at this priority, in this place (`ANY_HOST`, a rack or a host).
+    """A request for containers of one size, at one priority, in one place (`ANY_HOST`, a rack or a host).
 
     The number is absolute: a new request of the same priority, place, size and `allocation_request_id`
     replaces the earlier one; 0 takes it back.
@@ -536,7 +536,7 @@ class RetryContext:
 
 @dataclass(frozen=True, slots=True)
 class LaunchContext:
-    """What to start in a container.
+    """A process to start in a container.
 
     Attributes:
         files: brought to the container's directory before it starts.

@@ -143,7 +143,7 @@ class RpcService:
 
     @property
     def address(self) -> Address:
-        """Who is asked first at the moment."""
+        """The address that the next call goes to first."""
         return self._addresses[self._at]
 
     async def call(
@@ -334,7 +334,7 @@ class RpcConnection:
             self._break(reason)
 
     def _deliver(self, event: CallAnswered | CallFailed | LoggedIn) -> None:
-        """Whoever no longer waits (cancelled) is passed over."""
+        """Hand an event to the caller that waits for it, unless the caller gave up."""
         if isinstance(event, LoggedIn):
             return
         answer = self._waiting.get(event.call_id)

@@ -1,4 +1,4 @@
-"""What was recorded from real daemons (`data/origin.md`), and how it is played again."""
+"""Exchanges recorded from real daemons (`data/origin.md`), and how they are played again."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _md5_hex(*parts: str | bytes) -> str:
 
 
 def digest(user: str, password: str, cnonce: str, verb: str, nonce: str = NONCE) -> str:
-    """What RFC 2831 makes of them for qop auth and Hadoop's realm and URI, written down once more."""
+    """The digest of RFC 2831 for qop auth and Hadoop's realm and URI, written down once more."""
     secret = hashlib.md5(f"{user}:default:{password}".encode()).digest()
     session = _md5_hex(secret, nonce, cnonce)
     return _md5_hex(session, nonce, "00000001", cnonce, "auth", _md5_hex(f"{verb}:/default"))

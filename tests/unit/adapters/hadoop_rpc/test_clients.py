@@ -73,7 +73,7 @@ def container(number: int) -> YarnContainer:
 
 @dataclass
 class Scheduler:
-    """What the ResourceManager remembers of one master: as its ApplicationMasterService does."""
+    """The ResourceManager's memory of one master, as its ApplicationMasterService has it."""
 
     is_registered: bool = False
     last: AllocateResponse = field(default_factory=AllocateResponse)
