@@ -94,12 +94,9 @@ SAME_NAME: dict[str, str] = {
     "agent_timeout_s": "not yet judged",
     "alignment_bytes": "not yet judged",
     "cache_s": "not yet judged",
-    "connect_timeout_s": "not yet judged",
-    "heap_mib": "not yet judged",
     "hung_s": "not yet judged",
     "idle_s": "not yet judged",
     "key_bytes": "not yet judged",
-    "longest_pause_s": "not yet judged",
     "look_s": "not yet judged",
     "master_deadline_s": "not yet judged",
     "patience_s": "not yet judged",
@@ -110,8 +107,6 @@ SAME_NAME: dict[str, str] = {
     "stale_s": "not yet judged",
     "stop_grace_s": "not yet judged",
     "timeout_s": "not yet judged",
-    "wait_s": "not yet judged",
-    "window_s": "not yet judged",
 }
 """Name of a default that is written in several modules -> why the values are different ideas."""
 

@@ -78,7 +78,7 @@ class WritableFiles(Protocol):
         ...
 
 
-def write_atomic(path: Path, text: str, *, is_for_all: bool = False) -> None:
+def write_atomic(path: Path, text: str, mode: int = 0o644, *, is_for_all: bool = False) -> None:
     """Write one of our own files so that readers see the old or the new text and nothing between.
 
     The folders above it are made.  Nothing is left beside it when writing fails.  It is not forced to the
@@ -87,12 +87,13 @@ def write_atomic(path: Path, text: str, *, is_for_all: bool = False) -> None:
     Args:
         path: the file.
         text: all of it, written as UTF-8.
-        is_for_all: everybody may read it, whatever the umask.
+        mode: its permissions, less the umask.
+        is_for_all: its permissions are `mode`, whatever the umask, as others must read it.
 
     Raises:
         OSError: it cannot be written, or what has the name is no regular file.
     """
-    files = LocalFiles(follow_symlinks=True, mode=0o644, ignores_umask=is_for_all)
+    files = LocalFiles(follow_symlinks=True, mode=mode, ignores_umask=is_for_all)
     write_whole(files, str(path.absolute()), [text.encode("utf-8")])
 
 

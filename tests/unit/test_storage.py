@@ -525,6 +525,14 @@ def test_it_replaces_what_was_there_and_makes_the_folders(tmp_path):
     assert names(path.parent) == ["state.json"]
 
 
+def test_the_mode_is_there_from_the_beginning(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("old")
+    secret.chmod(0o644)
+    write_atomic(secret, "new", 0o600)
+    assert secret.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_file_for_all_is_readable_whatever_the_umask(tmp_path):
     before = os.umask(0o077)
     try:

@@ -146,7 +146,7 @@ def test_senders_are_forgotten_when_the_window_protects_and_never_before():
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(-30, 30)), max_size=30))
 def test_no_order_of_arrival_lets_a_request_in_twice(arrivals):
-    receiver = verifier(window_s=20.0, max_senders=10)
+    receiver = verifier(max_clock_skew_s=20.0, max_senders=10)
     admitted = set()
     signers = {name: signer(f"agent:{name}") for name in "abc"}
     sent = [signers[name].sign("POST", PATH, b"{}", now_s=NOW_S + off_s) for name, off_s in arrivals]

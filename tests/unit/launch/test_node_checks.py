@@ -19,7 +19,6 @@ from yarn_accel.launch.node_checks import (
     attribute_facts,
     check_gpu_environment,
     check_nodes,
-    explain_exit,
     fitted,
     gpu_form,
     gpu_note,
@@ -66,15 +65,6 @@ def test_facts_come_from_node_attributes_of_any_prefix() -> None:
     assert attribute_facts(attributes) == {"python": "3.11", "glibc": "2.36"}
     # An extension suffix begins with a dot, and the value of a node attribute may not.
     assert set(ATTRIBUTES.values()) == set(bootstrap.node_facts()) - {"extension_suffix"}
-
-
-def test_exit_codes_have_a_reason_and_say_whether_it_lasts() -> None:
-    assert explain_exit(bootstrap.EXIT_PYTHON) == (EXIT_REASONS[bootstrap.EXIT_PYTHON], True)
-    reason, lasts = explain_exit(bootstrap.EXIT_DISK) or ("", True)
-    assert "disk space" in reason
-    assert not lasts
-    assert explain_exit(1) is None
-    assert explain_exit(137) is None
 
 
 def test_exit_codes_differ_from_each_other_and_from_signals() -> None:

@@ -435,5 +435,5 @@ def test_it_is_said_before_anything_is_packed(tmp_path: Path, monkeypatch) -> No
     rm_client = fake.rm_client(tmp_path)
     config = LaunchConfig.model_validate({"environment": {"staging_uri": f"file://{tmp_path}/staging"}})
     with pytest.raises(StorageError, match="staging: HDFS is in safe mode: wait"):
-        asyncio.run(starting.start(rm_client, config, lambda _: None))
+        asyncio.run(starting.start(rm_client, config, lambda _: None, wait_s=20))
     assert not retained_applications()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from tests.unit.adapters.hadoop_rpc.fake_hadoop import CLOSE, NOT_REGISTERED, FakeHadoop, Refusal
-from tests.unit.adapters.hadoop_rpc.test_transport import QUICK, TOKEN, run
+from tests.unit.adapters.hadoop_rpc.test_transport import QUICK, TOKEN
 from yarn_accel.adapters.hadoop_rpc import (
     ApplicationMaster,
     ApplicationSubmission,
@@ -119,44 +120,39 @@ def addresses(server: FakeHadoop) -> ResourceManagerAddresses:
     return ResourceManagerAddresses((server.address,), (server.address,), (server.address,))
 
 
-def master_of(server: FakeHadoop, patience: Patience | None = None) -> ApplicationMaster:
-    return ApplicationMaster(addresses(server), TOKEN, QUICK, patience or Patience(5.0, 0.01, 0.01))
+Scene = tuple[Scheduler, FakeHadoop, ApplicationMaster]
 
 
-def with_master(
-    test: Callable[[Scheduler, FakeHadoop, ApplicationMaster], Any], patience: Patience | None = None
-) -> None:
-    async def whole() -> None:
-        scheduler = Scheduler()
-        async with FakeHadoop(scheduler.handlers(), [TOKEN]) as server:
-            master = master_of(server, patience)
-            try:
-                await test(scheduler, server, master)
-            finally:
-                await master.close()
-
-    run(whole)
+@contextlib.asynccontextmanager
+async def serving(
+    patience: Patience | None = None,
+) -> AsyncIterator[tuple[Scheduler, FakeHadoop, ApplicationMaster]]:
+    scheduler = Scheduler()
+    async with FakeHadoop(scheduler.handlers(), [TOKEN]) as server:
+        master = ApplicationMaster(addresses(server), TOKEN, QUICK, patience or Patience(5.0, 0.01, 0.01))
+        try:
+            yield scheduler, server, master
+        finally:
+            await master.close()
 
 
-def after_a_lost_answer(test: Callable[[Scheduler, FakeHadoop, ApplicationMaster], Any]) -> None:
+@contextlib.asynccontextmanager
+async def after_a_lost_answer() -> AsyncIterator[Scene]:
     """A master whose first heartbeat was carried out and not answered; it does not try again by itself."""
-
-    async def whole(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
+    async with serving(Patience(0.0)) as (scheduler, server, master):
         await master.register("h", 1, "")
         scheduler.drops = 1
         with pytest.raises(ConnectionLostError):
             await master.allocate(ASK)
-        await test(scheduler, server, master)
-
-    with_master(whole, Patience(0.0))
+        yield scheduler, server, master
 
 
 def response_ids(server: FakeHadoop) -> list[int]:
     return [request.response_id for name, request in server.seen if name == "allocate"]
 
 
-def test_heartbeats_are_numbered() -> None:
-    async def test(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
+async def test_heartbeats_are_numbered() -> None:
+    async with serving() as (_scheduler, server, master):
         assert (await master.register("h", 1, "http://h:1/")).queue == "default"
         assert (await master.allocate(ASK, progress=0.5)).allocated == (container(10),)
         assert (await master.allocate()).n_nodes == 3
@@ -165,11 +161,9 @@ def test_heartbeats_are_numbered() -> None:
         assert server.seen[1][1].ask == ASK
         assert server.users == [TOKEN.identifier]
 
-    with_master(test)
 
-
-def test_a_lost_answer_is_asked_for_again_and_carried_out_once() -> None:
-    async def test(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
+async def test_a_lost_answer_is_asked_for_again_and_carried_out_once() -> None:
+    async with serving() as (scheduler, server, master):
         await master.register("h", 1, "")
         scheduler.drops = 2
         assert (await master.allocate(ASK)).allocated == (container(10),)
@@ -178,26 +172,21 @@ def test_a_lost_answer_is_asked_for_again_and_carried_out_once() -> None:
         await master.allocate()
         assert response_ids(server)[-1] == 1
 
-    with_master(test)
 
-
-def test_a_heartbeat_without_any_answer_is_kept_for_the_next() -> None:
+async def test_a_heartbeat_without_any_answer_is_kept_for_the_next() -> None:
     """Its asks were carried out; the container it brought must not be lost, and not be asked for twice."""
-
-    async def test(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
+    async with after_a_lost_answer() as (_scheduler, server, master):
         both = await master.allocate(ASK)
         assert both.allocated == (container(10), container(20))
         assert both.response_id == 2
         assert [len(request.ask) for name, request in server.seen if name == "allocate"] == [3, 3, 3]
         assert response_ids(server) == [0, 0, 1]
 
-    after_a_lost_answer(test)
 
-
-def test_the_answer_to_a_kept_heartbeat_outlives_a_line_that_breaks_again() -> None:
+async def test_the_answer_to_a_kept_heartbeat_outlives_a_line_that_breaks_again() -> None:
     """Containers and tokens of nodes come once: nobody else would tell of them."""
+    async with after_a_lost_answer() as (scheduler, server, master):
 
-    async def test(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
         def drop_the_second(request: AllocateRequest) -> object:
             if request.response_id == 1:
                 scheduler.drops = 1
@@ -211,13 +200,11 @@ def test_the_answer_to_a_kept_heartbeat_outlives_a_line_that_breaks_again() -> N
         assert reported.allocated == (container(10), container(20))
         assert (await master.allocate()).allocated == ()
 
-    after_a_lost_answer(test)
 
-
-def test_after_registering_again_nothing_of_before_is_reported() -> None:
+async def test_after_registering_again_nothing_of_before_is_reported() -> None:
     """A ResourceManager that was restarted gives no such container any more."""
+    async with after_a_lost_answer() as (scheduler, server, master):
 
-    async def test(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
         def restart(request: AllocateRequest) -> object:
             scheduler.is_registered = request.response_id == 0
             return scheduler.allocate(request)
@@ -229,11 +216,10 @@ def test_after_registering_again_nothing_of_before_is_reported() -> None:
         await master.register("h", 1, "")
         assert (await master.allocate()).allocated == ()
 
-    after_a_lost_answer(test)
 
+async def test_a_refused_heartbeat_is_not_kept() -> None:
+    async with serving() as (scheduler, server, master):
 
-def test_a_refused_heartbeat_is_not_kept() -> None:
-    async def test(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
         def refuse(_: object) -> object:
             raise Refusal("org.apache.hadoop.yarn.exceptions.InvalidResourceRequestException", "too large")
 
@@ -249,11 +235,9 @@ def test_a_refused_heartbeat_is_not_kept() -> None:
         assert [len(request.ask) for name, request in server.seen if name == "allocate"] == [3, 0]
         assert response_ids(server) == [0, 0]
 
-    with_master(test)
 
-
-def test_after_a_restart_the_master_registers_again_and_counts_from_zero() -> None:
-    async def test(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
+async def test_after_a_restart_the_master_registers_again_and_counts_from_zero() -> None:
+    async with serving() as (scheduler, server, master):
         await master.register("h", 1, "")
         await master.allocate(ASK)
         await master.allocate()
@@ -266,25 +250,22 @@ def test_after_a_restart_the_master_registers_again_and_counts_from_zero() -> No
         await master.allocate(ASK)
         assert response_ids(server)[-2:] == [2, 0]
 
-    with_master(test)
-
 
 @pytest.mark.parametrize(
     ("command", "error"),
     [(MasterCommand.RESYNC, NotRegisteredError), (MasterCommand.SHUTDOWN, AttemptGoneError)],
 )
-def test_orders_become_errors(command: MasterCommand, error: type[Exception]) -> None:
-    async def test(scheduler: Scheduler, _: FakeHadoop, master: ApplicationMaster) -> None:
+async def test_orders_become_errors(command: MasterCommand, error: type[Exception]) -> None:
+    async with serving() as (scheduler, _, master):
         await master.register("h", 1, "")
         scheduler.command = command
         with pytest.raises(error, match="orders to"):
             await master.allocate()
 
-    with_master(test)
 
+async def test_an_unknown_attempt_must_end() -> None:
+    async with serving() as (_, server, master):
 
-def test_an_unknown_attempt_must_end() -> None:
-    async def test(_: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
         def gone(_: object) -> object:
             raise Refusal("org.apache.hadoop.yarn.exceptions.ApplicationAttemptNotFoundException", "gone")
 
@@ -292,11 +273,9 @@ def test_an_unknown_attempt_must_end() -> None:
         with pytest.raises(AttemptGoneError, match="gone"):
             await master.allocate()
 
-    with_master(test)
 
-
-def test_a_renewed_token_is_used_at_the_next_connection() -> None:
-    async def test(scheduler: Scheduler, server: FakeHadoop, master: ApplicationMaster) -> None:
+async def test_a_renewed_token_is_used_at_the_next_connection() -> None:
+    async with serving() as (scheduler, server, master):
         await master.register("h", 1, "")
         fresh = [Token(b"renewed-%d" % n, b"fresh", TOKEN.kind, "") for n in range(3)]
         for token in fresh:
@@ -314,51 +293,44 @@ def test_a_renewed_token_is_used_at_the_next_connection() -> None:
         assert server.users == [TOKEN.identifier, *(token.identifier for token in fresh)]
         assert response_ids(server) == list(range(9))
 
-    with_master(test)
 
-
-def test_what_clients_and_operators_send() -> None:
-    async def whole() -> None:
-        handlers = {
-            "submitApplication": lambda _: SubmitApplicationResponse(),
-            "forceKillApplication": lambda _: KillApplicationResponse(False),
-            "getApplications": lambda _: GetApplicationsResponse(),
-            "getClusterNodes": lambda _: GetClusterNodesResponse(),
-            "updateNodeResource": lambda _: UpdateNodeResourceResponse(),
-            "mapAttributesToNodes": lambda _: MapAttributesResponse(),
-        }
-        async with FakeHadoop(handlers) as server:
-            rm = ResourceManager(addresses(server), User("ann"), QUICK)
-            launch = LaunchContext.of(["true"])
-            resource = YarnResource.of(1024, 1, {"acct/slot": 3})
-            await rm.submit(
-                ApplicationSubmission(APPLICATION, launch=launch, resource=resource, tags=("Accel",))
-            )
-            assert not await rm.kill(APPLICATION, "enough")
-            assert await rm.applications(types=["ACCEL"], tags=["Accel"]) == ()
-            assert await rm.nodes([NodeState.RUNNING]) == ()
-            await rm.update_node_resource(NodeId("w1", 8041), resource)
-            await rm.map_attributes(AttributeOperation.ADD, {"w1": {"accel-bind": "w2"}})
-            await rm.close()
-        sent = dict(server.seen)
-        assert sent["submitApplication"].submission.tags == sent["getApplications"].tags == ("accel",)
-        assert sent["forceKillApplication"].diagnostics == "enough"
-        assert sent["getClusterNodes"].states == (NodeState.RUNNING,)
-        (update,) = sent["updateNodeResource"].nodes
-        assert update.option.resource.other == {"acct/slot": 3}
-        assert update.option.over_commit_timeout_ms == -1
-        (mapped,) = sent["mapAttributesToNodes"].nodes
-        attribute = mapped.attributes[0]
-        assert (mapped.host, attribute.key.prefix, attribute.key.name, attribute.value) == (
-            "w1",
-            "rm.yarn.io",
-            "accel-bind",
-            "w2",
-        )
-        assert sent["mapAttributesToNodes"].operation is AttributeOperation.ADD
-        assert server.users == ["ann", "ann"]
-
-    run(whole)
+async def test_what_clients_and_operators_send() -> None:
+    handlers = {
+        "submitApplication": lambda _: SubmitApplicationResponse(),
+        "forceKillApplication": lambda _: KillApplicationResponse(False),
+        "getApplications": lambda _: GetApplicationsResponse(),
+        "getClusterNodes": lambda _: GetClusterNodesResponse(),
+        "updateNodeResource": lambda _: UpdateNodeResourceResponse(),
+        "mapAttributesToNodes": lambda _: MapAttributesResponse(),
+    }
+    async with FakeHadoop(handlers) as server:
+        rm = ResourceManager(addresses(server), User("ann"), QUICK)
+        launch = LaunchContext.of(["true"])
+        resource = YarnResource.of(1024, 1, {"acct/slot": 3})
+        await rm.submit(ApplicationSubmission(APPLICATION, launch=launch, resource=resource, tags=("Accel",)))
+        assert not await rm.kill(APPLICATION, "enough")
+        assert await rm.applications(types=["ACCEL"], tags=["Accel"]) == ()
+        assert await rm.nodes([NodeState.RUNNING]) == ()
+        await rm.update_node_resource(NodeId("w1", 8041), resource)
+        await rm.map_attributes(AttributeOperation.ADD, {"w1": {"accel-bind": "w2"}})
+        await rm.close()
+    sent = dict(server.seen)
+    assert sent["submitApplication"].submission.tags == sent["getApplications"].tags == ("accel",)
+    assert sent["forceKillApplication"].diagnostics == "enough"
+    assert sent["getClusterNodes"].states == (NodeState.RUNNING,)
+    (update,) = sent["updateNodeResource"].nodes
+    assert update.option.resource.other == {"acct/slot": 3}
+    assert update.option.over_commit_timeout_ms == -1
+    (mapped,) = sent["mapAttributesToNodes"].nodes
+    attribute = mapped.attributes[0]
+    assert (mapped.host, attribute.key.prefix, attribute.key.name, attribute.value) == (
+        "w1",
+        "rm.yarn.io",
+        "accel-bind",
+        "w2",
+    )
+    assert sent["mapAttributesToNodes"].operation is AttributeOperation.ADD
+    assert server.users == ["ann", "ann"]
 
 
 LAUNCH = LaunchContext.of(["sleep", "1"])
@@ -388,102 +360,84 @@ def handlers() -> dict[str, Any]:
     }
 
 
-def test_start_stop_and_status() -> None:
-    async def test() -> None:
-        async with FakeHadoop(handlers(), [token("one")]) as server:
-            node = NodeId("127.0.0.1", server.port)
-            nodes = NodeManager(QUICK)
-            nodes.learn([NodeToken(node, token("one"))])
-            answer = await nodes.start(node, [(given(1), LAUNCH)])
-            error = error_of_exception(answer.failed[0].exception, str(node))
-            assert isinstance(error, RemoteCallError)
-            assert (error.code, str(error)) == (
-                "b",
-                f"{node}: BException: Attempt to relaunch the same container",
-            )
-            assert (await nodes.stop(node, [given(1).id])).succeeded == (given(1).id,)
-            assert (await nodes.statuses(node, [given(1).id])).statuses == ()
-            assert server.methods() == ["startContainers", "stopContainers", "getContainerStatuses"]
-            assert server.users == [b"one"]
-            await nodes.close()
-
-    run(test)
-
-
-def test_a_start_whose_answer_is_lost_is_not_repeated() -> None:
-    async def test() -> None:
-        async with FakeHadoop({"startContainers": lambda _: CLOSE}, [token("one")]) as server:
-            node = NodeId("127.0.0.1", server.port)
-            nodes = NodeManager(QUICK)
-            nodes.learn([NodeToken(node, token("one"))])
-            with pytest.raises(ConnectionLostError) as caught:
-                await nodes.start(node, [(given(1), LAUNCH)])
-            assert caught.value.was_sent
-            assert len(server.seen) == 1
-            await nodes.close()
-
-    run(test)
-
-
-def test_without_a_token_nothing_is_sent() -> None:
-    async def test() -> None:
-        async with FakeHadoop(handlers(), [token("one")]) as server:
-            node = NodeId("127.0.0.1", server.port)
-            nodes = NodeManager(QUICK)
-            with pytest.raises(AuthenticationError, match=r"no token for .*learn\(\)"):
-                await nodes.stop(node, [])
-            with pytest.raises(AuthenticationError, match="came without a token"):
-                await nodes.start(node, [(container(1), LAUNCH)])
-            assert server.seen == []
-
-    run(test)
-
-
-def test_a_newer_token_replaces_the_older() -> None:
-    async def test() -> None:
-        async with FakeHadoop(handlers(), [token("old"), token("new")]) as server:
-            node = NodeId("127.0.0.1", server.port)
-            nodes = NodeManager(QUICK)
-            for name in ("old", "new"):
-                nodes.learn([NodeToken(node, token(name))])
-                await nodes.stop(node, [])
-                await nodes.close()
-            assert server.users == [b"old", b"new"]
-
-    run(test)
-
-
-def test_only_so_many_connections_are_kept() -> None:
-    async def test() -> None:
-        servers = [FakeHadoop(handlers(), [token("one")]) for _ in range(4)]
-        for server in servers:
-            await server.__aenter__()
-        nodes = NodeManager(QUICK, max_idle=2)
-        order = (0, 1, 2, 3, 3, 2, 0)
-        for at in order:
-            node = NodeId("127.0.0.1", servers[at].port)
-            nodes.learn([NodeToken(node, token("one"))])
-            await nodes.stop(node, [])
-        assert [len(server.users) for server in servers] == [2, 1, 1, 1]
+async def test_start_stop_and_status() -> None:
+    async with FakeHadoop(handlers(), [token("one")]) as server:
+        node = NodeId("127.0.0.1", server.port)
+        nodes = NodeManager(QUICK)
+        nodes.learn([NodeToken(node, token("one"))])
+        answer = await nodes.start(node, [(given(1), LAUNCH)])
+        error = error_of_exception(answer.failed[0].exception, str(node))
+        assert isinstance(error, RemoteCallError)
+        assert (error.code, str(error)) == (
+            "b",
+            f"{node}: BException: Attempt to relaunch the same container",
+        )
+        assert (await nodes.stop(node, [given(1).id])).succeeded == (given(1).id,)
+        assert (await nodes.statuses(node, [given(1).id])).statuses == ()
+        assert server.methods() == ["startContainers", "stopContainers", "getContainerStatuses"]
+        assert server.users == [b"one"]
         await nodes.close()
-        for server in servers:
-            await server.vanish()
-
-    run(test)
 
 
-def test_a_node_that_is_away_is_given_up_soon() -> None:
-    async def test() -> None:
-        async with FakeHadoop() as server:
-            node = NodeId("127.0.0.1", server.port)
-        nodes = NodeManager(QUICK, Patience(0.05, 0.01, 0.01))
+async def test_a_start_whose_answer_is_lost_is_not_repeated() -> None:
+    async with FakeHadoop({"startContainers": lambda _: CLOSE}, [token("one")]) as server:
+        node = NodeId("127.0.0.1", server.port)
+        nodes = NodeManager(QUICK)
         nodes.learn([NodeToken(node, token("one"))])
         with pytest.raises(ConnectionLostError) as caught:
-            await nodes.stop(node, [])
-        assert not caught.value.was_sent
+            await nodes.start(node, [(given(1), LAUNCH)])
+        assert caught.value.was_sent
+        assert len(server.seen) == 1
         await nodes.close()
 
-    run(test)
+
+async def test_without_a_token_nothing_is_sent() -> None:
+    async with FakeHadoop(handlers(), [token("one")]) as server:
+        node = NodeId("127.0.0.1", server.port)
+        nodes = NodeManager(QUICK)
+        with pytest.raises(AuthenticationError, match=r"no token for .*learn\(\)"):
+            await nodes.stop(node, [])
+        with pytest.raises(AuthenticationError, match="came without a token"):
+            await nodes.start(node, [(container(1), LAUNCH)])
+        assert server.seen == []
+
+
+async def test_a_newer_token_replaces_the_older() -> None:
+    async with FakeHadoop(handlers(), [token("old"), token("new")]) as server:
+        node = NodeId("127.0.0.1", server.port)
+        nodes = NodeManager(QUICK)
+        for name in ("old", "new"):
+            nodes.learn([NodeToken(node, token(name))])
+            await nodes.stop(node, [])
+            await nodes.close()
+        assert server.users == [b"old", b"new"]
+
+
+async def test_only_so_many_connections_are_kept() -> None:
+    servers = [FakeHadoop(handlers(), [token("one")]) for _ in range(4)]
+    for server in servers:
+        await server.__aenter__()
+    nodes = NodeManager(QUICK, max_idle=2)
+    order = (0, 1, 2, 3, 3, 2, 0)
+    for at in order:
+        node = NodeId("127.0.0.1", servers[at].port)
+        nodes.learn([NodeToken(node, token("one"))])
+        await nodes.stop(node, [])
+    assert [len(server.users) for server in servers] == [2, 1, 1, 1]
+    await nodes.close()
+    for server in servers:
+        await server.vanish()
+
+
+async def test_a_node_that_is_away_is_given_up_soon() -> None:
+    async with FakeHadoop() as server:
+        node = NodeId("127.0.0.1", server.port)
+    nodes = NodeManager(QUICK, Patience(0.05, 0.01, 0.01))
+    nodes.learn([NodeToken(node, token("one"))])
+    with pytest.raises(ConnectionLostError) as caught:
+        await nodes.stop(node, [])
+    assert not caught.value.was_sent
+    await nodes.close()
 
 
 RM = "yarn.resourcemanager."

@@ -46,11 +46,13 @@ from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
 
 DESCRIPTORS = Path(__file__).parent / "data" / "descriptors-3.5.0.txt"
 MODULES = (framing, methods, records, sasl, tokens)
+NO_MESSAGES = {"User", "LoggedIn", "CallAnswered", "CallFailed", "Method", "TokenFile"}
 MESSAGES = [
     cls
     for module in MODULES
     for cls in vars(module).values()
     if dataclasses.is_dataclass(cls) and isinstance(cls, type) and cls.__module__ == module.__name__
+    if cls.__name__ not in NO_MESSAGES
 ]
 ENUMS = [
     cls
