@@ -139,7 +139,7 @@ def eight_gpus(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """This process sees eight emulated GPUs, and a test changes them; see `fake_nvml.eight_gpus`."""
     import pynvml
 
-    from yarn_accel.pipeline import nvml
+    from yarn_accel.adapters import nvml
 
     node = fake_nvml.eight_gpus(tmp_path / "nvml-state")
     # Where this machine has a driver, pynvml may have loaded that.

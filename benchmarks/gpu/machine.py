@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.driver import NoGpuError, read_driver
+from yarn_accel.adapters.nvml import CUDA_VARIABLE, Gpu, list_gpus, visible_gpus
 from yarn_accel.errors import ConfigError
-from yarn_accel.pipeline.gpu_visibility import CUDA_VARIABLE, visible_gpus
-from yarn_accel.pipeline.nvml import Gpu, list_gpus
 
 _RESULTS = Path(__file__).resolve().parents[1] / "results"
 

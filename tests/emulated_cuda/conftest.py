@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from yarn_accel.pipeline.workers.gpu_probe import probe
+from yarn_accel.pipeline.workers.cuda import probe
 
 IS_EMULATED = "EMULATED_CUDA_OPTIONS" in os.environ
 

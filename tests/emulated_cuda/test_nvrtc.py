@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from yarn_accel.operations import cuda_images, cuda_linalg, cuda_source
-from yarn_accel.pipeline.workers.gpu_probe import probe
+from yarn_accel.pipeline.workers.cuda import probe
 
 ARCHITECTURES = (70, 75, 80, 86, 89, 90, 100, 120)
 """From Volta to Blackwell. Up to 100 a compiler that lacks one is a failure."""

@@ -4,7 +4,7 @@ import pytest
 
 from yarn_accel.errors import StartupError
 from yarn_accel.operations import get
-from yarn_accel.pipeline.workers.gpu_probe import probe
+from yarn_accel.pipeline.workers.cuda import probe
 
 
 def test_the_probe_passes(cupy):

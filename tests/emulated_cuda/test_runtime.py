@@ -12,7 +12,7 @@ from yarn_accel.operations import get
 from yarn_accel.operations.cuda_streams import set_memory_wait, through_streams, upload, with_memory
 from yarn_accel.operations.operation import allocate
 from yarn_accel.pipeline.workers.cuda import CudaDevice
-from yarn_accel.pipeline.workers.devices import Device
+from yarn_accel.pipeline.workers.launching import Device
 
 
 def test_cupy_is_the_wheel_and_its_libraries_are_ours(cupy):

@@ -21,7 +21,7 @@ from tests.unit.operations.linear import general
 from yarn_accel.client.calls import Call, Tensor
 from yarn_accel.client.client import Client
 from yarn_accel.errors import AccelError, RejectedError
-from yarn_accel.pipeline.workers.calibration import PROBLEMS
+from yarn_accel.pipeline.workers.measuring import PROBLEMS
 
 INVALID, MEMORY, ECC, ILLEGAL_ADDRESS, LAUNCH_FAILURE, UNKNOWN = 1, 2, 214, 700, 719, 999
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from yarn_accel.client import Call
-from yarn_accel.core.requests.admission import forbidden
+from yarn_accel.core.requests.machine import forbidden
 from yarn_accel.core.requests.settings import TenantSettings
 from yarn_accel.errors import RejectedError
 from yarn_accel.pipeline import own_filesystem
@@ -151,10 +151,10 @@ def test_a_namenode_has_the_names_of_the_hosts_file_and_of_dns(
     monkeypatch.setattr(own_filesystem.socket, "gethostbyname_ex", resolved)
     found = filesystem({"*": {"read_prefixes": ["hdfs://"]}}, default_fs="hdfs://10.0.0.1:8020")
     assert found.names == {"master"}
-    rights = TenantSettings(1.0, (found.prefix("/data"),), ())
-    assert forbidden(rights, (found.uri("hdfs://master:8020/data/x"),), "") is None
-    assert forbidden(rights, (found.uri("hdfs://MASTER/data/x"),), "") is None
-    failure = forbidden(rights, (found.uri("hdfs://master:9000/data/x"),), "")
+    rights = TenantSettings(1.0, (found.normalised_prefix("/data"),), ())
+    assert forbidden(rights, (found.normalised("hdfs://master:8020/data/x"),), "") is None
+    assert forbidden(rights, (found.normalised("hdfs://MASTER/data/x"),), "") is None
+    failure = forbidden(rights, (found.normalised("hdfs://master:9000/data/x"),), "")
     assert failure is not None
     assert "its authority master:9000 differs from those allowed (10.0.0.1)" in failure.message
     # Where each may read all, nobody asks.

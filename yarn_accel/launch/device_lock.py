@@ -19,9 +19,8 @@ from collections.abc import Iterable, MutableMapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from yarn_accel.adapters.nvml import CUDA_VARIABLE, list_gpus, visible_gpus
 from yarn_accel.errors import ConfigError, StartupError
-from yarn_accel.pipeline.gpu_visibility import CUDA_VARIABLE, visible_gpus
-from yarn_accel.pipeline.nvml import list_gpus
 
 #: Exit code of a container whose devices somebody else holds; beside the bootstrap's.
 EXIT_DEVICES = 116

@@ -28,7 +28,7 @@ from yarn_accel.errors import AccelError, AuthenticationError
 from yarn_accel.master.config import MasterConfig
 from yarn_accel.node.local_endpoint import LocalEndpoint, overflow_uid
 from yarn_accel.node.paths import default_run_dir, filled, make_run_dir, remove_abandoned
-from yarn_accel.pipeline.visibility import OPERATOR
+from yarn_accel.pipeline.counters import OPERATOR
 from yarn_accel.wire.credential import encode, issue
 
 logger = logging.getLogger(__name__)

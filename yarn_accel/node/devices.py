@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from yarn_accel.pipeline.nvml import read_devices
+from yarn_accel.adapters.nvml import read_devices
 
 _PATIENCE_S = 1.0
 _MAX_DEVICES = 64

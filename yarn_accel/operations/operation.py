@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from yarn_accel.errors import StartupError
+from yarn_accel.wire.messages import ALIGNMENT_BYTES
 from yarn_accel.wire.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ Params = Mapping[str, Any]
 Array = Any
 Place = Callable[[str, Tuple[int, ...], str, str], Array]
 """``place(name, shape, dtype, order)``: memory for the result of that name where the answer is sent from."""
-
-ALIGNMENT_BYTES = 64
 
 
 @dataclass

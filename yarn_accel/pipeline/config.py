@@ -7,7 +7,7 @@ containers as JSON, and a container validates them again.  Every default is stat
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.adapters.settings_file import complaints, read_settings, with_current_names
+from yarn_accel.core.requests.settings import MachineSettings, TenantSettings
 from yarn_accel.errors import ConfigError, RejectedError
+from yarn_accel.pipeline.workers.launching import N_LANES
 from yarn_accel.uris import normalised_prefix
 
 #: As `PipelineConfig.wake_latency_us`: the kernel decides how deep cores sleep.
@@ -235,3 +237,35 @@ def load_config(path: Path) -> PipelineConfig:
         return parse_config(values)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}", cure=error.cure) from None
+
+
+def machine_settings(config: PipelineConfig, normalised: Callable[[str], str]) -> MachineSettings:
+    """The limits and shares of the request machine.
+
+    Args:
+        config: of the server.
+        normalised: a prefix of the settings as rights are compared, see `OwnFilesystem.normalised_prefix`.
+    """
+    tenants = {
+        name: TenantSettings(
+            tenant.weight,
+            tuple(map(normalised, tenant.read_prefixes)),
+            tuple(map(normalised, tenant.write_prefixes)),
+        )
+        for name, tenant in config.tenants.items()
+    }
+    return MachineSettings(
+        pool_bytes=config.pool_bytes,
+        queue_bytes=config.queue_bytes,
+        max_request_bytes=config.max_request_bytes,
+        max_shared_bytes=config.max_shared_memory_bytes,
+        max_in_flight=config.max_in_flight,
+        reply_cache_bytes=config.reply_cache_bytes,
+        reply_cache_age_s=config.reply_cache_age_s,
+        max_attempts=config.max_attempts,
+        max_batch_size=config.max_batch_size,
+        max_batch_bytes=config.max_batch_bytes,
+        max_queue_delay_s=config.max_queue_delay_us / 1e6,
+        lanes={"cuda": N_LANES},
+        tenants=tenants,
+    )

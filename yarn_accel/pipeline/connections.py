@@ -1,8 +1,9 @@
 """One client's connection: what its bytes mean to the server, and how long its peer may take.
 
-A session belongs to the loop.  It receives when its socket is ready, into the memory that the server has
-given to the request; while a request waits for memory, nothing more is read from its connection.  What is
-sent is the business of `response_writer`.
+A session belongs to the loop. It receives when its socket is ready, into the memory that the server has given
+to the request; while a request waits for memory, nothing more is read from its connection. How bytes are sent
+and received is the business of `transport`; what to do about a message is that of the engine, whose handlers
+a session is given by type of message.
 """
 
 from __future__ import annotations
@@ -14,23 +15,21 @@ import select
 import socket
 import time
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from yarn_accel.core.requests.records import ConnectionRecord
 from yarn_accel.errors import AuthenticationError, ProtocolError, RemoteProtocolError
 from yarn_accel.operations.registry import OPERATIONS
 from yarn_accel.pipeline.loop import READ, WRITE
-from yarn_accel.pipeline.response_writer import ResponseWriter
+from yarn_accel.pipeline.transport import Carrier, ResponseWriter
 from yarn_accel.wire import (
     MEMFD,
     NEED_DATA,
     NONCE_BYTES,
     PACKING,
     PROGRESS,
-    Cancel,
     Closed,
-    GiveBack,
     Goodbye,
-    Lend,
     Limits,
     Message,
     Opened,
@@ -39,18 +38,16 @@ from yarn_accel.wire import (
     Pong,
     Request,
     ServerConnection,
-    StatsRequest,
     available_checksums,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from yarn_accel.adapters.credentials import RevocationList
-    from yarn_accel.pipeline.carriers import Carrier
     from yarn_accel.pipeline.config import PipelineConfig
     from yarn_accel.pipeline.loop import EventLoop
-    from yarn_accel.pipeline.plans import Plan
+    from yarn_accel.pipeline.plans import Plan, Work
 
 logger = logging.getLogger(__name__)
 
@@ -67,40 +64,6 @@ _MOVED_S = 0.1
 _MOST_WAITING = 512
 
 
-class Front(Protocol):
-    """What a session needs of the server behind it."""
-
-    def opened(self, session: Session) -> None:
-        """The session has proved its credential."""
-
-    def requested(self, session: Session, request: Request) -> None:
-        """A request's header is there; ends in `Session.receive` or `Session.skip`, perhaps later."""
-
-    def arrived(self, session: Session) -> None:
-        """The payload that `Session.receive` asked for is complete."""
-
-    def cancelled(self, session: Session, request_id: int) -> None:
-        """The client no longer wants an answer."""
-
-    def memory_wanted(self, session: Session, request: Lend) -> None:
-        """The client wants shared memory."""
-
-    def memory_returned(self, session: Session, segment: int) -> None:
-        """The client does not read a segment any more."""
-
-    def stats_wanted(self, session: Session, request: StatsRequest) -> None:
-        """The client wants the counters."""
-
-    def moved(self, session: Session) -> None:
-        """Some bytes of a large payload, or of an answer that waits to leave, have moved."""
-
-    def sent(self, reply: int, was_sent: bool) -> None:
-        """A reply has left, or never will."""
-
-    def closed(self, session: Session) -> None:
-        """The session is over."""
-
-
 class _Reading(Enum):
     """What is done with what the peer sends."""
 
@@ -114,24 +77,27 @@ class Session:
     """A connection.
 
     Args:
-        number: its number, never used again.
         carrier: the accepted socket, or TLS over it.
         config: limits and time-outs.
         master: the site's master secret.
         loop: watches the socket.
-        front: the server behind.
+        handlers: by type of message, who is given the session and the message; `Opened` is when it has proved
+            its credential, `PayloadComplete` is of the payload that `receive` asked for, `Closed` is its end.
+        moved: called, now and then, when bytes of a large payload or of an answer have moved.
+        sent: called with each reply and whether it has left; if not, it never will.
         active: it is among these while its peer, or what it holds, is to be looked at (`check`).
         refusal: code and message to refuse the connection with; None: let it in.
         revoked: credentials that count no longer.
 
     Attributes:
+        record: what the request machine knows of it.
         tenant: who the client is, once it has proved it.
         expires_s: when its credential does, Unix seconds.
         plan: the plan of the last request: most clients send many of one kind.
         request: the one whose payload is awaited or arriving.
         payload: its payload, if all of it came with the header.
-        work: its number, from `receive` on.
-        shared: the segments whose descriptors the client has.
+        work: whose payload that is, from `receive` on.
+        has_shared_memory: the client has descriptors of segments.
         unanswered: the numbers of its requests that have no answer yet.
         how_ended: ``closed``, ``refused`` or ``broken``.
     """
@@ -141,7 +107,8 @@ class Session:
     plan: Plan | None = None
     request: Request | None = None
     payload: memoryview | None = None
-    work = 0
+    work: Work | None = None
+    has_shared_memory = False
     how_ended = "closed"
     _key_id = ""
     _is_gathering = False
@@ -151,24 +118,25 @@ class Session:
 
     def __init__(
         self,
-        number: int,
         carrier: Carrier,
         config: PipelineConfig,
         master: bytes,
         loop: EventLoop,
-        front: Front,
+        handlers: Mapping[type, Callable[[Session, Any], None]],
+        moved: Callable[[Session], None],
+        sent: Callable[[int, bool], None],
         active: set[Session],
         refusal: tuple[str, str] | None,
         revoked: RevocationList,
     ) -> None:
-        self.id = number
-        self._revoked = revoked
+        self.record = ConnectionRecord(self)
         self.carrier = carrier
-        self.shared: set[int] = set()
+        self._revoked = revoked
         self.unanswered: set[int] = set()
         self._config = config
         self._loop = loop
-        self._front = front
+        self._handlers = handlers
+        self._report_move = moved
         self._active = active
         self._refusal = refusal
         may_lend = carrier.kind == "unix" and config.max_shared_memory_bytes > 0
@@ -178,7 +146,7 @@ class Session:
             self._connection,
             config.stall_timeout_s,
             config.min_bytes_per_s,
-            front.sent,
+            sent,
             self._watch_for_space,
         )
         self._reading = _Reading.ON
@@ -215,7 +183,7 @@ class Session:
     @property
     def label(self) -> str:
         """Carrier and payload checksum, as ``stats`` shows them."""
-        return f"{'memfd' if self.shared else self.carrier.kind}/{self._connection.checksum}"
+        return f"{'memfd' if self.has_shared_memory else self.carrier.kind}/{self._connection.checksum}"
 
     # What the server says
 
@@ -235,7 +203,7 @@ class Session:
                 self._reading = _Reading.BLOCKED
                 self._watch()
 
-    def receive(self, work: int, views: Sequence[memoryview]) -> None:
+    def receive(self, work: Work, views: Sequence[memoryview]) -> None:
         """Go on: the payload of the request belongs into `views`."""
         self.work = work
         payload, self.payload = self.payload, None
@@ -376,7 +344,7 @@ class Session:
         now_s = time.monotonic()
         if now_s - self._moved_s >= _MOVED_S and not self.is_over:
             self._moved_s = now_s
-            self._front.moved(self)
+            self._report_move(self)
 
     def _take_events(self) -> None:
         connection = self._connection
@@ -390,7 +358,7 @@ class Session:
             elif kind is PayloadComplete:
                 self._frame_due_s = 0.0
                 if self.request is not None:
-                    self._front.arrived(self)
+                    self._handlers[kind](self, event)
             else:
                 self._take_other(kind, event)
 
@@ -403,36 +371,30 @@ class Session:
         self.request = request
         self.payload = connection.arrived_payload() if connection.payload_left else None
         self._reading = _Reading.WAITING
-        self._front.requested(self, request)
+        self._handlers[Request](self, request)
         if self._reading is _Reading.WAITING:
             self._watch()
 
     def _take_other(self, kind: type, event: Any) -> None:
-        if kind is GiveBack:
-            self._front.memory_returned(self, event.segment)
-        elif kind is Lend:
-            self._front.memory_wanted(self, event)
-        elif kind is Cancel:
-            self._front.cancelled(self, event.id)
-        elif kind is StatsRequest:
-            self._front.stats_wanted(self, event)
-        elif kind is Ping:
+        if kind is Ping:
             self.send(Pong(event.token))
         elif kind is Opened:
-            self._open()
+            self._open(event)
         elif kind is Closed:
             self.close()
         elif kind is Goodbye:
             raise ConnectionResetError(f"the client says goodbye: {event.message}")
+        elif kind in self._handlers:
+            self._handlers[kind](self, event)
 
-    def _open(self) -> None:
+    def _open(self, event: Opened) -> None:
         self._send_handshake()
         credential = self._connection.credential
         assert credential is not None
         self.tenant, self.expires_s = credential.tenant, credential.expires_s
         self._key_id = credential.key_id
         self._is_open = self._writer.is_open = True
-        self._front.opened(self)
+        self._handlers[Opened](self, event)
 
     def _go_on(self) -> None:
         """The request is seen to: read on; at once if this is still the turn in which it came."""
@@ -508,7 +470,7 @@ class Session:
         self._loop.forget(self.carrier.fd)
         self._writer.close()
         self.payload = self.request = None
-        self._front.closed(self)
+        self._handlers[Closed](self, None)
 
 
 class _Lingering:

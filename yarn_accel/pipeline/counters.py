@@ -31,6 +31,8 @@ COUNTED = {
 STAGES = ("read", "queue", "compute", "write")
 #: Upper bounds of the histogram of seconds from the arrival of a header to the answer; above the last: inf.
 LATENCY_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+#: The tenant who sees everything: whoever can read the master secret can issue its credential.
+OPERATOR = "operator"
 #: So many tenants, and so many operations, are counted by name; the rest together as `OTHERS`.
 MAX_NAMES = 256
 OTHERS = "(others)"
@@ -181,3 +183,16 @@ def _rounded(table: Mapping[str, Mapping[str, float]], seconds_name: str) -> dic
         key: {**counts, seconds_name: round(counts.get(seconds_name, 0.0), 6)}
         for key, counts in sorted(table.items())
     }
+
+
+def visible(stats: dict[str, Any], tenant: str) -> dict[str, Any]:
+    """The statistics as a tenant may see them: nothing of other tenants, no faults, no process ids."""
+    if tenant == OPERATOR:
+        return stats
+    own = {name: item for name, item in stats["tenants"].items() if name == tenant}
+    workers = [
+        {key: worker[key] for key in ("device", "device_kind", "state") if key in worker}
+        for worker in stats["workers"]
+    ]
+    health = {**stats["health"], "problems": []}
+    return {**stats, "tenants": own, "workers": workers, "health": health}

@@ -20,7 +20,7 @@ from yarn_accel.pipeline.config import CORES_MAY_SLEEP
 logger = logging.getLogger(__name__)
 
 DEVICE = "/dev/cpu_dma_latency"
-LOOK_S = 0.1
+LOOK_EVERY_S = 0.1
 #: So many requests between two looks are worth it.
 _OFTEN = 20
 #: Looks with fewer before the cores may sleep again.
@@ -81,7 +81,7 @@ class CpuIdleLimit:
     def look(self) -> None:
         """Compare how many requests have come since the last look with what is worth staying awake for.
 
-        To be called every `LOOK_S`.
+        To be called every `LOOK_EVERY_S`.
         """
         if self.problem:
             return

@@ -1,7 +1,9 @@
 """The shell around the request machine: what happens becomes an event, what the machine orders is done.
 
-All of it happens in the loop's thread.  The tables here say which object a number of the machine stands for:
-connections, works, remembered answers; what to do with them is decided by `core.requests`.
+All of it happens in the loop's thread. A request is one `Work` from its header on; the machine keeps and
+changes what it decides by, and names the object in its commands (`core.requests.records`), so there are no
+tables of requests, connections or segments here. The parts below: what sessions report, what workers report,
+memory, the way of a request, its answer.
 """
 
 from __future__ import annotations
@@ -10,33 +12,42 @@ import collections
 import functools
 import logging
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yarn_accel.core.requests import commands as order
 from yarn_accel.core.requests import events as event
 from yarn_accel.core.requests.machine import RequestMachine
+from yarn_accel.core.requests.records import Failure, Grant, SharedInputs, WorkState
 from yarn_accel.errors import AccelError, RejectedError
 from yarn_accel.operations.registry import OPERATIONS
 from yarn_accel.operations.registry import get as find_operation
-from yarn_accel.pipeline.answers import Responder
-from yarn_accel.pipeline.command_failures import connection_to_end, events_of
-from yarn_accel.pipeline.machine_settings import machine_settings
-from yarn_accel.pipeline.plans import Plans
+from yarn_accel.pipeline.config import machine_settings
+from yarn_accel.pipeline.plans import Plans, Work, digest_of, failure_of
 from yarn_accel.pipeline.storage import outputs_of
-from yarn_accel.pipeline.work import Work, digest_of, failure_of
-from yarn_accel.pipeline.workers.jobs import Area, Job
+from yarn_accel.pipeline.workers.protocol import Area, Job
 from yarn_accel.wire import (
+    ALIGNMENT_BYTES,
+    Busy,
+    Cancel,
+    Cancelled,
+    Closed,
+    Failed,
+    GiveBack,
     Lend,
+    Lent,
+    NamedTensor,
+    Opened,
+    PayloadComplete,
     Placement,
     Progress,
     Request,
-    StatsRequest,
+    Result,
     TensorSpec,
 )
 
 if TYPE_CHECKING:
-    from yarn_accel.pipeline.buffers import Buffers
+    from yarn_accel.pipeline.calibration import Measured
     from yarn_accel.pipeline.config import PipelineConfig
     from yarn_accel.pipeline.connections import Session
     from yarn_accel.pipeline.counters import Counters
@@ -44,13 +55,32 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.own_filesystem import OwnFilesystem
     from yarn_accel.pipeline.storage import Storage
     from yarn_accel.pipeline.trace import Trace
-    from yarn_accel.pipeline.workers.jobs import JobDone, Lost, Measured
-    from yarn_accel.pipeline.workers.supervisor import WorkerSupervisor
+    from yarn_accel.pipeline.worker_process import Buffers, WorkerProcess
+    from yarn_accel.pipeline.workers.protocol import JobDone, Lost
 
 logger = logging.getLogger(__name__)
 
 _PER_TENSOR_BYTES = 256
-_ALIGNMENT_BYTES = 64
+_MAX_MESSAGE = 2000
+_MAX_CURE = 500
+_MAX_REASON = 500
+_OF_STORAGE = (order.Look, order.LookAtOutput, order.Read, order.Write)
+_OF_CONNECTION = (
+    order.GrantMemory,
+    order.Repeat,
+    order.ReplyBusy,
+    order.ReplyCancelled,
+    order.ReplyFailure,
+    order.ReplyResult,
+    order.Skip,
+)
+
+
+class _Answer(NamedTuple):
+    """An answer that may be repeated: its message, and its payload where it lies or was copied to."""
+
+    result: Result
+    payload: tuple[memoryview, ...]
 
 
 class RequestEngine:
@@ -67,11 +97,13 @@ class RequestEngine:
         trace: where spans go; None: nowhere.
 
     Attributes:
-        workers: who computes; set before anything else is called.
-        sessions: the open connections, by number.
+        machine: decides, and owns the requests.
+        sessions: the open connections.
+        session_handlers: by type of message, what is done about it.
         on_drained: called when a drain is over.
-        stats_wanted: answers a client that wants the counters.
+        device_kinds: what there is to compute on; set before anything else is called.
         can_compute: whether a worker has started.
+        n_done: requests answered with a result so far.
     """
 
     def __init__(
@@ -85,30 +117,61 @@ class RequestEngine:
         server: str,
         trace: Trace | None,
     ) -> None:
-        self.workers: WorkerSupervisor
-        self.sessions: dict[int, Session] = {}
-        self.machine = RequestMachine(machine_settings(config, filesystem))
+        self.machine = RequestMachine(machine_settings(config, filesystem.normalised_prefix))
+        self.sessions: dict[Session, None] = {}
+        self.session_handlers: dict[type, Callable[[Session, Any], None]] = {
+            Opened: self._opened,
+            Closed: self._closed,
+            Request: self._requested,
+            PayloadComplete: self._arrived,
+            Cancel: self._cancelled,
+            Lend: self._memory_wanted,
+            GiveBack: self._memory_returned,
+        }
         self.on_drained: Callable[[], None] = _nothing
-        self.stats_wanted: Callable[[Session, StatsRequest], None] = _nothing
+        self.device_kinds: tuple[str, ...] = ()
         self.can_compute = False
+        self.n_done = 0
         self._config = config
         self._loop = loop
         self._buffers = buffers
         self._storage = storage
         self._counters = counters
+        self._server = server
         self._trace = trace
-        self._normalised = filesystem.uri
+        self._normalised = filesystem.normalised
         self._plans = Plans(
-            find_operation, self._normalised, config.max_request_bytes, lambda: self.workers.device_kinds
+            find_operation, self._normalised, config.max_request_bytes, lambda: self.device_kinds
         )
-        self._works: dict[int, Work] = {}
-        self._waiting: dict[tuple[int, int], Work] = {}
+        self._answers: dict[int, _Answer] = {}
         self._events: collections.deque[event.Event] = collections.deque()
         self._is_feeding = False
         self._wakes_at_s = 0.0
         self._timer: Timer | None = None
-        self._responder = Responder(self.sessions, self._works, buffers, counters, server, self.sent)
-        self._handlers = self._make_handlers()
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            order.Admit: self._admit,
+            order.CreateSegment: self._create_segment,
+            order.DestroySegment: self._destroy_segment,
+            order.Disconnect: self._disconnect,
+            order.Drained: self._drained,
+            order.Forget: self._forget,
+            order.GrantMemory: self._grant_memory,
+            order.Look: self._look,
+            order.LookAtOutput: self._look_at_output,
+            order.Read: self._read,
+            order.Receive: self._receive,
+            order.Release: self._release,
+            order.Remember: self._remember,
+            order.Repeat: self._repeat,
+            order.ReplyBusy: self._reply_busy,
+            order.ReplyCancelled: self._reply_cancelled,
+            order.ReplyFailure: self._reply_failure,
+            order.ReplyResult: self._reply_result,
+            order.Run: self._run,
+            order.Skip: self._skip,
+            order.WakeAt: self._wake_at,
+            order.Write: self._write,
+        }
 
     def feed(self, what: event.Event) -> None:
         """Tell the machine what happened, and do what it says."""
@@ -124,73 +187,67 @@ class RequestEngine:
                     try:
                         handlers[type(command)](command)
                     except Exception as error:
-                        logger.exception("could not carry out %s", command)
+                        logger.exception("could not carry out %s", type(command).__name__)
                         self._fail(command, error)
         finally:
             self._is_feeding = False
 
     def _fail(self, command: order.Command, error: Exception) -> None:
-        """End what waits for a command that broke."""
-        session = self.sessions.get(connection_to_end(command))
+        """End what waits for a command that broke: nobody waits for what will never happen."""
+        now_s = time.monotonic()
+        # Its connection ends before the machine hears of the rest: what it was still sending is over then.
+        self._end_connection(command)
+        if isinstance(command, order.Run):
+            # A worker that has got them writes to their memory: they are lost when it has ended.
+            if not command.worker.withdraw([work.id for work in command.works]):
+                failure = failure_of(error)
+                results = tuple([event.WorkResult(work, failure, 0.0, 0) for work in command.works])
+                self._events.append(event.Finished(command.worker, results, now_s))
+        elif isinstance(command, _OF_STORAGE):
+            self._events.append(event.StorageFailed(command.work, failure_of(error), now_s))
+        elif isinstance(command, order.CreateSegment):
+            self._events.append(event.SegmentFailed(command.segment, now_s))
+        elif isinstance(command, order.ReplyResult | order.Repeat) and command.reply:
+            self._events.append(event.Sent(command.reply, False, now_s))
+        elif isinstance(command, order.Receive) and isinstance(command.work, Work):
+            # Its inputs are not there, so it must not be computed for others who wait for it.
+            command.work.is_without_inputs = True
+
+    def _end_connection(self, command: order.Command) -> None:
+        """End the connection that does not get what it waits for, or cannot be read on."""
+        if isinstance(command, order.Admit | order.Receive):
+            session = command.work.connection.session
+        elif isinstance(command, _OF_CONNECTION):
+            session = command.connection.session
+        else:
+            return
         if session is not None:
             try:
                 session.disconnect("internal-error", "the server broke")
             except Exception:
                 logger.exception("a connection could not be ended in order")
                 session.close()
-        if isinstance(command, order.Receive):
-            # Its inputs are not there, so it must not be computed for others who wait for it.
-            self._works.pop(command.work, None)
-        # A worker that has got them writes to their memory: they are lost when it has ended.
-        if not (isinstance(command, order.Run) and self.workers.withdraw(command.worker, command.works)):
-            self._events.extend(events_of(command, error, time.monotonic()))
-
-    def _make_handlers(self) -> dict[type, Callable[[Any], None]]:
-        """By command, who carries it out."""
-        return {
-            **self._responder.handlers,
-            order.Admit: self._admit,
-            order.CreateSegment: self._create_segment,
-            order.DestroySegment: self._destroy_segment,
-            order.Disconnect: self._disconnect,
-            order.Drained: self._drained,
-            order.Look: self._look,
-            order.LookAtOutput: self._look_at_output,
-            order.Read: self._read,
-            order.Receive: self._receive,
-            order.Release: self._release,
-            order.Run: self._run,
-            order.Skip: self._skip,
-            order.WakeAt: self._wake_at,
-            order.Write: self._write,
-        }
-
-    @property
-    def n_done(self) -> int:
-        """Requests answered with a result so far."""
-        return self._responder.n_done
 
     # What sessions report
 
-    def opened(self, session: Session) -> None:
+    def _opened(self, session: Session, _: Opened) -> None:
         """A client has proved its credential."""
         self._counters.add("connections")
         logger.info("tenant %s connected over %s", session.tenant, session.carrier.kind)
-        self.feed(event.ConnectionOpened(session.id, session.tenant, time.monotonic()))
+        self.feed(event.ConnectionOpened(session.record, session.tenant, time.monotonic()))
 
-    def closed(self, session: Session) -> None:
+    def _closed(self, session: Session, _: object) -> None:
         """A connection is over."""
-        self.sessions.pop(session.id, None)
+        self.sessions.pop(session, None)
+        session.record.session = None
         if session.how_ended != "closed":
             self._counters.add(session.how_ended)
-        for request_id in session.unanswered:
-            self._waiting.pop((session.id, request_id), None)
         self._counters.add("abandoned", len(session.unanswered))
         session.unanswered.clear()
         if session.is_open:
-            self.feed(event.ConnectionClosed(session.id, time.monotonic()))
+            self.feed(event.ConnectionClosed(session.record, time.monotonic()))
 
-    def requested(self, session: Session, request: Request) -> None:
+    def _requested(self, session: Session, request: Request) -> None:
         """A request's header has arrived."""
         now_s = time.monotonic()
         operation = request.operation
@@ -200,128 +257,132 @@ class RequestEngine:
             plan = session.plan
             if plan is None or not plan.fits(request):
                 plan = session.plan = self._plans.plan(request)
-            received = self._received(session, request, Work(session, request, plan, now_s))
+            received = self._received(session, Work(session.record, request, plan, now_s))
         except Exception as error:  # noqa: BLE001 -- the client gets it as its answer
             self._refuse(session, request, error)
             return
         self._counters.add("bytes_in", plan.payload_bytes, session.tenant)
         self.feed(received)
 
-    def _received(self, session: Session, request: Request, work: Work) -> event.Received:
-        """What the machine must know of a request."""
-        plan, payload = work.plan, session.payload
-        shared = digest = None
+    def _received(self, session: Session, work: Work) -> event.Received:
+        """A request for the machine: with its rights to be checked, and its digest if all of it is here."""
+        request, plan, payload = work.request, work.plan, session.payload
+        digest = None
         if request.placement is not None:
-            shared = self._place_inputs(session, request.placement, work)
+            work.shared = self._place_inputs(session, request.placement, work)
             digest = digest_of(self._input_views(work)) if work.inputs or not plan.inputs else b""
         elif payload is not None and not plan.references:
             digest = digest_of([payload])
         elif not plan.payload_bytes and not plan.references:
             digest = digest_of(())
+        if request.output_uri:
+            work.writes = self._normalised(request.output_uri)
+        if request.priority:
+            work.priority = request.priority
         session.unanswered.add(request.id)
-        self._waiting[session.id, request.id] = work
-        return event.Received(
-            session.id,
-            request.id,
-            request.key,
-            plan.needs[request.keep_inputs],
-            digest,
-            work.arrived_s,
-            self._normalised(request.output_uri) if request.output_uri else "",
-            request.priority,
-            request.deadline_s,
-            shared,
-        )
+        return event.Received(work, digest, work.arrived_s, request.deadline_s)
 
-    def _place_inputs(self, session: Session, placement: Placement, work: Work) -> event.SharedInputs:
+    def _place_inputs(self, session: Session, placement: Placement, work: Work) -> SharedInputs:
         """Where the inputs lie in shared memory; whether they may lie there is for the machine to say."""
         if work.plan.references:
             raise RejectedError("bad-placement", "inputs by reference and in shared memory do not mix")
         specs = work.plan.specs
         ends = [at + spec.nbytes for at, spec in zip(placement.offsets, specs, strict=True)]
-        segment = self._buffers.by_id.get(placement.segment)
-        if (
-            segment is not None
-            and placement.segment in session.shared
-            and max(ends, default=0) <= segment.n_bytes
-        ):
-            work.segment = segment.id
-            work.inputs = _areas(segment.id, placement.offsets, specs)
-        return event.SharedInputs(placement.segment, max(ends, default=0))
+        end = max(ends, default=0)
+        grant = session.record.grants.get(placement.segment)
+        if grant is not None and grant.is_known and end <= grant.n_bytes:
+            work.segment = grant
+            work.inputs = _areas(grant.id, placement.offsets, specs)
+        return SharedInputs(placement.segment, end)
+
+    def _input_views(self, work: Work) -> list[memoryview]:
+        view = work.segment.memory.view if work.inputs and work.segment is not None else memoryview(b"")
+        return [view[area.offset : area.offset + area.spec.nbytes] for area in work.inputs]
 
     def _refuse(self, session: Session, request: Request, error: Exception) -> None:
         """Answer a request that is not sound, without the machine."""
         if not isinstance(error, AccelError):
             logger.error("a request could not be taken", exc_info=error)
         session.unanswered.discard(request.id)
-        failure = failure_of(error)
-        self._responder.fail(session, request.id, failure, request.operation)
+        self._say_failure(session, request.id, failure_of(error), request.operation)
         session.skip()
 
-    def arrived(self, session: Session) -> None:
+    def _arrived(self, session: Session, _: PayloadComplete) -> None:
         """The payload of a request is complete."""
-        work = self._works.get(session.work)
+        work = session.work
         session.request = None
-        if work is None:
+        if work is None or work.state is not WorkState.RECEIVING or work.segment is None:
             return
-        views = work.plan.payload_views(self._buffers.by_id[work.segment].view)
+        views = work.plan.payload_views(work.segment.memory.view)
         now_s = time.monotonic()
         if not work.plan.references:
             self._is_ready(work, now_s)
-        self.feed(event.Arrived(work.id, digest_of(views, work.stamps), now_s))
+        self.feed(event.Arrived(work, digest_of(views, work.stamps), now_s))
 
-    def cancelled(self, session: Session, request_id: int) -> None:
+    def _cancelled(self, session: Session, message: Cancel) -> None:
         """The client no longer wants an answer."""
-        self.feed(event.RequestCancelled(session.id, request_id, time.monotonic()))
+        self.feed(event.RequestCancelled(session.record, message.id, time.monotonic()))
 
-    def memory_wanted(self, session: Session, request: Lend) -> None:
+    def _memory_wanted(self, session: Session, request: Lend) -> None:
         """The client wants shared memory."""
-        self.feed(event.MemoryWanted(session.id, request.id, request.n_bytes, time.monotonic()))
+        self.feed(event.MemoryWanted(session.record, request.id, request.n_bytes, time.monotonic()))
 
-    def memory_returned(self, session: Session, segment: int) -> None:
+    def _memory_returned(self, session: Session, message: GiveBack) -> None:
         """The client does not read a segment any more."""
-        self.feed(event.MemoryReturned(session.id, segment, time.monotonic()))
+        self.feed(event.MemoryReturned(session.record, message.segment, time.monotonic()))
 
     def moved(self, session: Session) -> None:
         """Some bytes of a large payload or reply have moved."""
-        self.feed(event.Moved(session.id, time.monotonic()))
+        self.feed(event.Moved(session.record, time.monotonic()))
 
     def sent(self, reply: int, was_sent: bool) -> None:
         """A reply has left, or never will."""
-        self.feed(event.Sent((reply,), was_sent, time.monotonic()))
+        self.feed(event.Sent(reply, was_sent, time.monotonic()))
 
     # What workers report
 
-    def worker_started(self, worker: int, device: str, kind: str) -> None:
-        """A worker takes jobs."""
-        logger.info("worker %d computes on %s", worker, device)
+    def worker_started(self, process: WorkerProcess, device: str, kind: str) -> None:
+        """A worker takes jobs from now on."""
+        logger.info("worker %d computes on %s", process.worker, device)
         self.can_compute = True
-        self.feed(event.WorkerStarted(worker, kind, time.monotonic()))
+        self.feed(event.WorkerStarted(process, kind, time.monotonic()))
 
-    def worker_done(self, worker: int, answers: list[JobDone]) -> None:
-        """A worker has answered a batch."""
+    def worker_done(self, process: WorkerProcess, answers: list[JobDone]) -> None:
+        """All answers of a worker to one batch, in its order."""
         now_s = time.monotonic()
+        works = self.machine.works
         results = []
         for done in answers:
-            work = self._works.get(done.job)
-            if work is None:
+            work = works.get(done.job)
+            if not isinstance(work, Work):
                 continue
             work.done = done
-            results.append(_result_of(done))
+            results.append(_result_of(work, done))
             if self._trace is not None:
-                self._trace_compute(worker, work, done, now_s)
-        self.feed(event.Finished(worker, tuple(results), now_s))
+                self._trace_compute(process.worker, work, done, now_s)
+        self.feed(event.Finished(process, tuple(results), now_s))
 
-    def worker_lost(self, worker: int, device: str, fate: str, lost: tuple[Lost, ...], detail: str) -> None:
-        """A worker has ended."""
-        text = f"the worker on {device} {fate}"
-        text = f"{text}: {detail}" if detail else text
-        code = "gpu-failed" if fate == "broke" else "worker-lost"
-        works = tuple([event.LostWork(loss.job, loss.overwritten, loss.is_suspect) for loss in lost])
-        self.feed(event.WorkerLost(worker, works, text, time.monotonic(), code))
+    def worker_lost(self, process: WorkerProcess, lost: tuple[Lost, ...], reason: str = "") -> None:
+        """A worker has ended, so nobody writes to the memory of its jobs any more.
+
+        Args:
+            process: ended, with its fate and detail.
+            lost: the jobs it had not answered.
+            reason: for people, in place of its fate.
+        """
+        text = f"the worker on {process.device} {process.fate}"
+        text = reason or (f"{text}: {process.detail}" if process.detail else text)
+        code = "gpu-failed" if process.fate == "broke" else "worker-lost"
+        works = self.machine.works
+        records = [
+            event.LostWork(works[loss.job], loss.overwritten, loss.is_suspect)
+            for loss in lost
+            if loss.job in works
+        ]
+        self.feed(event.WorkerLost(process, tuple(records), text, time.monotonic(), code))
 
     def measured(self, found: Measured) -> None:
-        """A calibration has found how fast a device is."""
+        """A calibration has found how fast a device is, now or for an earlier server."""
         kind = found.device.partition(":")[0]
         amount = float(found.flops or found.n_bytes)
         self.feed(event.RateMeasured(found.operation, amount, kind, found.seconds, time.monotonic()))
@@ -330,68 +391,79 @@ class RequestEngine:
 
     def _create_segment(self, command: order.CreateSegment) -> None:
         now_s = time.monotonic()
-        number = command.segment
-        if not self._buffers.create(number, command.n_bytes):
-            self._events.append(event.SegmentFailed(number, now_s))
+        segment = command.segment
+        memory = self._buffers.create(segment.id, segment.n_bytes)
+        if memory is None:
+            self._events.append(event.SegmentFailed(segment, now_s))
             return
-        self._buffers.by_id[number].is_shared = bool(command.connection)
-        self._events.append(event.SegmentCreated(number, now_s))
+        segment.memory = memory
+        memory.is_shared = isinstance(segment, Grant)
+        self._events.append(event.SegmentCreated(segment, now_s))
 
     def _destroy_segment(self, command: order.DestroySegment) -> None:
-        self._buffers.destroy(command.segment)
-        self.workers.drop_segment(command.segment)
+        """Have every worker unmap it, now or as soon as it has answered what it is at.
+
+        Its pages are free only then; who needs them now gives them back with ``MADV_REMOVE``.
+        """
+        number = command.segment.id
+        command.segment.memory = None
+        self._buffers.destroy(number)
+        process: Any
+        for process in self.machine.workers:
+            process.drop(number)
+
+    def _grant_memory(self, command: order.GrantMemory) -> None:
+        session = command.connection.session
+        if session is not None:
+            session.has_shared_memory = True
+            grant = command.segment
+            session.send(Lent(command.request_id, grant.id, grant.n_bytes), fd=grant.memory.fd)
 
     # The way of a request
 
     def _admit(self, command: order.Admit) -> None:
-        work = self._adopt(command.work, command.connection, command.request_id)
-        if work is not None and not work.plan.payload_bytes and work.request.placement is None:
-            work.session.go_on(command.request_id)
+        work = command.work
+        assert isinstance(work, Work)
+        session = work.connection.session
+        if session is not None and not work.plan.payload_bytes and work.request.placement is None:
+            session.go_on(work.request_id)
 
     def _receive(self, command: order.Receive) -> None:
-        number = command.work
-        work = self._works.get(number)
-        if work is None:
-            work = self._adopt(number, command.connection, command.request_id)
-        if work is None:
-            return
-        _set_output(work, command)
-        session = work.session
+        work = command.work
+        assert isinstance(work, Work)
+        session = work.connection.session
         if work.request.placement is not None:
             self._is_ready(work, time.monotonic())
-            session.go_on(command.request_id)
+            if session is not None:
+                session.go_on(work.request_id)
             return
         plan = work.plan
         work.segment = segment = command.segment
         if plan.specs:
-            work.inputs = plan.areas(segment)
-        is_whole = session.payload is not None or not plan.payload_bytes
-        views = plan.payload_views(self._buffers.by_id[segment].view)
-        session.receive(number, views)
+            work.inputs = plan.areas(segment.id)
+        views = plan.payload_views(segment.memory.view)
+        is_whole = not plan.payload_bytes
+        if session is None:
+            work.is_without_inputs = not is_whole
+        else:
+            is_whole = is_whole or session.payload is not None
+            session.receive(work, views)
         if not is_whole:
             return
         now_s = time.monotonic()
         if plan.references:
-            self._events.append(event.Arrived(number, digest_of(views, work.stamps), now_s))
+            self._events.append(event.Arrived(work, digest_of(views, work.stamps), now_s))
         else:
             self._is_ready(work, now_s)
 
-    def _adopt(self, number: int, connection: int, request_id: int) -> Work | None:
-        """The request just received, or one whose connection waits since then, is a work from now on."""
-        work = self._waiting.pop((connection, request_id), None)
-        if work is not None:
-            work.id = number
-            self._works[number] = work
-        return work
-
     def _skip(self, command: order.Skip) -> None:
-        self._waiting.pop((command.connection, command.request_id), None)
-        session = self.sessions.get(command.connection)
+        session = command.connection.session
         if session is not None and session.request is not None and session.request.id == command.request_id:
             session.skip()
 
     def _look(self, command: order.Look) -> None:
-        work = self._works[command.work]
+        work = command.work
+        assert isinstance(work, Work)
         self._storage.look(work, self._plans, functools.partial(self._looked, work))
 
     def _looked(self, work: Work, found: Any, took_s: float) -> None:
@@ -400,23 +472,23 @@ class RequestEngine:
             return
         work.stamps, work.plan = found.stamps, found.plan
         needs = found.plan.needs[work.request.keep_inputs]
-        self.feed(event.Looked(work.id, found.digest, needs, time.monotonic()))
+        self.feed(event.Looked(work, found.digest, needs, time.monotonic()))
 
     def _look_at_output(self, command: order.LookAtOutput) -> None:
-        work = self._works[command.work]
+        work = command.work
+        assert isinstance(work, Work)
 
         def then(found: Any, took_s: float) -> None:
             stamp = None if isinstance(found, Exception) else found
-            self.feed(event.OutputLooked(work.id, stamp, time.monotonic()))
+            self.feed(event.OutputLooked(work, stamp, time.monotonic()))
 
         self._storage.look_at_output(work.request.output_uri, then)
 
     def _read(self, command: order.Read) -> None:
-        work = self._works[command.work]
-        work.segment = command.segment
-        _set_output(work, command)
-        view = self._buffers.by_id[command.segment].view
-        self._storage.read(work, view, functools.partial(self._inputs_read, work))
+        work = command.work
+        assert isinstance(work, Work)
+        work.segment = segment = command.segment
+        self._storage.read(work, segment.memory.view, functools.partial(self._inputs_read, work))
 
     def _inputs_read(self, work: Work, found: Any, took_s: float) -> None:
         if isinstance(found, Exception):
@@ -424,44 +496,64 @@ class RequestEngine:
             return
         now_s = time.monotonic()
         work.inputs = found.areas
-        self._counters.add("bytes_in", found.bytes_in - work.bytes_in, work.session.tenant)
+        self._counters.add("bytes_in", found.bytes_in - work.bytes_in, work.owner.name)
         work.bytes_in = found.bytes_in
         work.read_s = took_s
         work.ready_s = now_s
         if self._trace is not None:
             name = work.request.operation
             self._trace.span("read", "storage", name, now_s - took_s, now_s, id=work.id)
-        self.feed(event.InputsRead(work.id, found.bytes_in, now_s))
+        self.feed(event.InputsRead(work, found.bytes_in, now_s))
+
+    def _is_ready(self, work: Work, now_s: float) -> None:
+        """The inputs came by value and are complete."""
+        work.ready_s = now_s
+        work.read_s = now_s - work.arrived_s
+        if self._trace is not None:
+            name = work.request.operation
+            self._trace.span("read", "session", name, work.arrived_s, now_s, id=work.id)
 
     def _run(self, command: order.Run) -> None:
         now_s = time.monotonic()
-        device = self.workers.device_of(command.worker)
+        process = command.worker
+        device, is_alone = process.device, command.is_alone
         jobs = []
-        for number in command.works:
-            work = self._works[number]
+        for work in command.works:
+            assert isinstance(work, Work)
+            if work.is_without_inputs:
+                raise RuntimeError("the inputs were lost with their connection")
             work.started_s = now_s
             work.device = device
-            request = work.request
+            request, outputs = work.request, work.output_segment
+            assert outputs is not None
             jobs.append(
                 Job(
-                    number,
+                    work.id,
                     request.operation,
                     request.params,
                     work.inputs,
-                    work.output_segment,
+                    outputs.id,
                     work.output_offset,
                     work.output_bytes,
                     not request.keep_inputs,
                     work.plan.likeness,
                     work.due_s,
-                    (work.session.tenant, request.key),
-                    command.is_alone,
+                    work.name,
+                    is_alone,
                 )
             )
-        self.workers.send(command.worker, jobs, command.expected_s)
+        process.send(jobs, command.expected_s)
+
+    def _trace_compute(self, worker: int, work: Work, done: JobDone, now_s: float) -> None:
+        assert self._trace is not None
+        name = work.request.operation
+        self._trace.span("queue", "queue", name, work.ready_s, work.started_s, id=work.id)
+        took_s = max(done.compute_s, done.kernel_s)
+        self._trace.span("compute", f"worker {worker}", name, now_s - took_s, now_s, id=work.id)
 
     def _write(self, command: order.Write) -> None:
-        work = self._works[command.work]
+        work = command.work
+        assert isinstance(work, Work)
         assert work.done is not None
         outputs = outputs_of(work.done.tensors, lambda segment: self._buffers.by_id[segment].view)
         self._storage.write(work.request.output_uri, outputs, functools.partial(self._written, work))
@@ -475,22 +567,154 @@ class RequestEngine:
         if self._trace is not None:
             name = work.request.operation
             self._trace.span("write", "storage", name, now_s - took_s, now_s, id=work.id)
-        self.feed(event.Written(work.id, found, now_s))
+        self.feed(event.Written(work, found, now_s))
 
     def _storage_failed(self, work: Work, error: Exception) -> None:
         if not isinstance(error, AccelError):
             logger.error("a request broke the server's own code", exc_info=error)
-        self.feed(event.StorageFailed(work.id, failure_of(error), time.monotonic()))
+        self.feed(event.StorageFailed(work, failure_of(error), time.monotonic()))
 
     def _release(self, command: order.Release) -> None:
-        work = self._works.pop(command.work, None)
-        if work is not None:
-            work.payload = ()
+        work = command.work
+        assert isinstance(work, Work)
+        work.payload = ()
+
+    # Answers
+
+    def _reply_result(self, command: order.ReplyResult) -> None:
+        work = command.work
+        assert isinstance(work, Work)
+        result = work.result or self._make_result(work)
+        session = command.connection.session
+        if session is None:
+            if command.reply:
+                self.sent(command.reply, False)
+            return
+        request_id = command.request_id
+        session.unanswered.discard(request_id)
+        self.n_done += 1
+        if command.is_duplicate:
+            self._count_duplicate("done")
+        else:
+            self._counters.answered(
+                work.request.operation, "done", session.tenant, result.seconds, result.bytes_out
+            )
+        if result.id != request_id:
+            result = result._replace(id=request_id)
+        if command.segment:
+            assert work.done is not None
+            offsets = tuple([area.offset for _, area in work.done.tensors])
+            placement = Placement(command.segment, offsets)
+            session.send(result._replace(placement=placement), (), command.reply)
+        else:
+            session.send(result, work.payload, command.reply)
+
+    def _make_result(self, work: Work) -> Result:
+        """The message for the client, and the payload that goes with it."""
+        done, request = work.done, work.request
+        assert done is not None
+        bytes_out = 0
+        tensors: list[NamedTensor] = []
+        payload: list[memoryview] = []
+        by_id, is_written = self._buffers.by_id, bool(request.output_uri)
+        for name, area in done.tensors:
+            offset, spec = area.offset, area.spec
+            n_bytes = spec.nbytes
+            bytes_out += n_bytes
+            if not is_written:
+                tensors.append(NamedTensor(name, spec))
+                payload.append(by_id[area.segment].view[offset : offset + n_bytes])
+        queue_s = work.started_s - work.ready_s
+        seconds = {
+            "read": work.read_s,
+            "queue": queue_s if queue_s > 0.0 else 0.0,
+            "compute": done.compute_s,
+            "write": work.write_s,
+            "total": time.monotonic() - work.arrived_s,
+        }
+        work.payload = tuple(payload)
+        work.result = Result(
+            request.id,
+            _with_conversions(done.info, work.plan.converted),
+            tuple(tensors),
+            self._server,
+            work.device,
+            seconds,
+            work.bytes_in,
+            bytes_out,
+        )
+        return work.result
+
+    def _repeat(self, command: order.Repeat) -> None:
+        answer = self._answers[command.answer]
+        session = command.connection.session
+        if session is None:
+            self.sent(command.reply, False)
+            return
+        session.unanswered.discard(command.request_id)
+        self._count_duplicate("done")
+        result = answer.result._replace(id=command.request_id)
+        session.send(result, answer.payload, command.reply)
+
+    def _reply_failure(self, command: order.ReplyFailure) -> None:
+        session = command.connection.session
+        if session is None:
+            return
+        work = command.work
+        request = work.request if isinstance(work, Work) else session.request
+        operation = request.operation if request is not None else "unknown"
+        session.unanswered.discard(command.request_id)
+        self._say_failure(session, command.request_id, command.failure, operation, command.is_duplicate)
+
+    def _say_failure(
+        self, session: Session, request_id: int, failure: Failure, operation: str, is_duplicate: bool = False
+    ) -> None:
+        outcome = "rejected" if failure.kind == "rejected" else "failed"
+        if is_duplicate:
+            self._count_duplicate(outcome)
+        else:
+            known = operation if operation in OPERATIONS else "unknown"
+            self._counters.answered(known, outcome, session.tenant, {}, 0)
+        kind, code, message, cure, transient = failure
+        text = "".join(char if char.isprintable() else " " for char in message)
+        session.send(Failed(request_id, kind, code, text[:_MAX_MESSAGE], cure[:_MAX_CURE], transient))
+
+    def _reply_busy(self, command: order.ReplyBusy) -> None:
+        session = command.connection.session
+        if session is None:
+            return
+        if command.request_id in session.unanswered:
+            session.unanswered.discard(command.request_id)
+            self._counters.add("busy", 1, session.tenant)
+        session.send(Busy(command.request_id, command.retry_after_s, command.reason[:_MAX_REASON]))
+
+    def _reply_cancelled(self, command: order.ReplyCancelled) -> None:
+        session = command.connection.session
+        if session is not None:
+            session.unanswered.discard(command.request_id)
+            self._counters.add("cancelled")
+            session.send(Cancelled(command.request_id))
+
+    def _remember(self, command: order.Remember) -> None:
+        work = command.work
+        assert isinstance(work, Work)
+        result = work.result or self._make_result(work)
+        payload = work.payload
+        if command.is_copy:
+            payload = tuple([memoryview(bytes(part)) for part in payload])
+        self._answers[command.answer] = _Answer(result, payload)
+
+    def _forget(self, command: order.Forget) -> None:
+        self._answers.pop(command.answer, None)
+
+    def _count_duplicate(self, outcome: str) -> None:
+        self._counters.add(outcome)
+        self._counters.add("duplicates")
 
     # Everything else
 
     def _disconnect(self, command: order.Disconnect) -> None:
-        session = self.sessions.get(command.connection)
+        session = command.connection.session
         if session is not None:
             logger.warning("connection of tenant %s cut off: %s", session.tenant, command.reason)
             session.disconnect(command.code, command.reason)
@@ -517,57 +741,40 @@ class RequestEngine:
         now_s = time.monotonic()
         for connection, request_id, stage, since_s in list(self.machine.waiting()):
             age_s = now_s - since_s
-            session = self.sessions.get(connection)
+            session = connection.session
             if session is None or session.has_outgoing:
                 continue
             if not session.wants_progress and age_s < self._config.progress_interval_s:
                 continue
             session.send(Progress(request_id, stage, round(age_s, 3)))
 
-    def _is_ready(self, work: Work, now_s: float) -> None:
-        """The inputs came by value and are complete."""
-        work.ready_s = now_s
-        work.read_s = now_s - work.arrived_s
-        if self._trace is not None:
-            name = work.request.operation
-            self._trace.span("read", "session", name, work.arrived_s, now_s, id=work.id)
 
-    def _trace_compute(self, worker: int, work: Work, done: JobDone, now_s: float) -> None:
-        assert self._trace is not None
-        name = work.request.operation
-        self._trace.span("queue", "queue", name, work.ready_s, work.started_s, id=work.id)
-        took_s = max(done.compute_s, done.kernel_s)
-        self._trace.span("compute", f"worker {worker}", name, now_s - took_s, now_s, id=work.id)
-
-    def _input_views(self, work: Work) -> list[memoryview]:
-        view = self._buffers.by_id[work.segment].view if work.inputs else memoryview(b"")
-        return [view[area.offset : area.offset + area.spec.nbytes] for area in work.inputs]
-
-
-def _set_output(work: Work, command: order.Receive | order.Read) -> None:
-    """Where the outputs of a work go."""
-    work.output_segment = command.output_segment
-    work.output_offset = command.output_offset
-    work.output_bytes = command.output_bytes
-
-
-def _result_of(done: JobDone) -> event.WorkResult:
+def _result_of(work: Work, done: JobDone) -> event.WorkResult:
     bytes_out = 0
     is_aligned = True
     for _, area in done.tensors:
         bytes_out += area.spec.nbytes
-        if area.offset % _ALIGNMENT_BYTES:
+        if area.offset % ALIGNMENT_BYTES:
             is_aligned = False
     tensors = done.tensors
     segments = (tensors[0][1].segment,) if len(tensors) == 1 else tuple({area.segment for _, area in tensors})
-    failure = event.Failure(*done.error) if done.error is not None else None
     n_bytes = _PER_TENSOR_BYTES * len(tensors) + (len(repr(done.info)) if done.info else 0)
-    return event.WorkResult(done.job, failure, done.compute_s, bytes_out, n_bytes, segments, is_aligned)
+    return event.WorkResult(work, done.error, done.compute_s, bytes_out, n_bytes, segments, is_aligned)
 
 
 def _areas(segment: int, offsets: tuple[int, ...], specs: tuple[TensorSpec, ...]) -> tuple[Area, ...]:
     return tuple([Area(segment, at, spec) for at, spec in zip(offsets, specs, strict=True)])
 
 
-def _nothing(*_: Any) -> None:
+def _with_conversions(info: Mapping[str, Any], converted: str) -> Mapping[str, Any]:
+    """The facts of a computation, with what reading its inputs changed."""
+    if not converted:
+        return info
+    return {
+        **info,
+        "converted": "; ".join([converted, *([info["converted"]] if "converted" in info else [])]),
+    }
+
+
+def _nothing() -> None:
     """Nobody waits for this."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,13 +50,15 @@ class OwnFilesystem:
         is_compared = any(each.startswith(("hdfs:", "/")) and each != ANY_HDFS for each in prefixes)
         return cls(found, other_names(found, site) if is_compared else frozenset())
 
-    def uri(self, uri: str) -> str:
-        """A URI as rights are compared, see `uris.normalised`."""
-        return normalised(uri, self.default_fs, self.names)
+    @property
+    def normalised(self) -> Callable[[str], str]:
+        """Turns a URI into the form in which rights are compared, see `uris.normalised`."""
+        return functools.partial(normalised, default_fs=self.default_fs, names=self.names)
 
-    def prefix(self, prefix: str) -> str:
-        """A prefix of the settings likewise, see `uris.normalised_prefix`."""
-        return normalised_prefix(prefix, self.default_fs, self.names)
+    @property
+    def normalised_prefix(self) -> Callable[[str], str]:
+        """Does the same to a prefix of the settings, see `uris.normalised_prefix`."""
+        return functools.partial(normalised_prefix, default_fs=self.default_fs, names=self.names)
 
 
 def other_names(default_fs: str, site: Mapping[str, str]) -> frozenset[str]:

@@ -1,22 +1,29 @@
-"""What a request needs, from its header: worked out once for all requests of one kind."""
+"""One request as the server knows it (`Work`), and what it needs (`Plan`).
+
+A plan is worked out from the header once for all requests of one kind; for inputs by reference a second one,
+when their files were looked at.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from yarn_accel.core.requests.events import Needs
-from yarn_accel.errors import RejectedError
+from yarn_accel.core.requests.records import ConnectionRecord, Failure, Needs, SegmentRecord, WorkRecord
+from yarn_accel.errors import AccelError, RejectedError, StorageError, UnavailableError
 from yarn_accel.formats import StoredArray, conversions, name_plain_bytes
-from yarn_accel.pipeline.arrays import lay_out
-from yarn_accel.pipeline.workers.jobs import Area
+from yarn_accel.pipeline.workers.protocol import Area
 from yarn_accel.uris import split_member
-from yarn_accel.wire import RemoteInput, Request, TensorSpec
+from yarn_accel.wire import ALIGNMENT_BYTES, RemoteInput, Request, TensorSpec, payload_digest
 
 if TYPE_CHECKING:
     from yarn_accel.operations.operation import Operation, Params
+    from yarn_accel.pipeline.workers.protocol import JobDone
+    from yarn_accel.wire import Result
 
+#: Up to here the bytes themselves are compared, which costs less than their digest.
+_FEW_BYTES = 256
 _likenesses = itertools.count(1)
 _MAX_AREAS = 64
 #: Kinds of requests remembered for all connections together.
@@ -25,6 +32,44 @@ _MAX_PLANS = 256
 _BATCHED_BYTES = 1024 * 1024
 _PER_INPUT_BYTES = 256
 _Input = TensorSpec | RemoteInput
+
+
+class Work(WorkRecord):
+    """A request on its way: beside what the machine decides by, its header, its bytes and its times.
+
+    Attributes:
+        plan: what it needs; another one when its files were looked at.
+        arrived_s: when its header arrived, monotonic seconds; so are `ready_s` (its inputs are complete) and
+            `started_s` (a worker has it).
+        stamps: what its referenced files looked like.
+        segment: where its inputs lie.
+        inputs: where each of them lies.
+        is_without_inputs: they were lost, so that it must not be computed.
+        bytes_in: of all inputs.
+        device: what computes it.
+        done: what its worker said.
+        result: the message of its answer, once it was made; so is `payload`, what goes with it.
+    """
+
+    # Most requests never differ from these, and setting them takes time.
+    stamps: Sequence[Any] = ()
+    ready_s = 0.0
+    started_s = 0.0
+    read_s = 0.0
+    write_s = 0.0
+    segment: SegmentRecord | None = None
+    inputs: tuple[Area, ...] = ()
+    is_without_inputs = False
+    device = ""
+    done: JobDone | None = None
+    result: Result | None = None
+    payload: tuple[memoryview, ...] = ()
+
+    def __init__(self, connection: ConnectionRecord, request: Request, plan: Plan, arrived_s: float) -> None:
+        super().__init__(connection, request.id, request.key, plan.needs[request.keep_inputs], arrived_s)
+        self.request = request
+        self.plan = plan
+        self.bytes_in = plan.payload_bytes
 
 
 class ReferencedFile(NamedTuple):
@@ -277,3 +322,39 @@ def _specs_of(
         else:
             found.append((item.spec,) if item.spec is not None else None)
     return found
+
+
+def lay_out(sizes: Iterable[int]) -> tuple[tuple[int, ...], int]:
+    """Aligned offsets for tensors of these bytes one behind the other, and the aligned end of the last."""
+    offsets = []
+    end = 0
+    for n_bytes in sizes:
+        offsets.append(end)
+        end += -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return tuple(offsets), end
+
+
+def digest_of(parts: Sequence[memoryview], stamps: Sequence[object] = ()) -> bytes:
+    """What tells the inputs of a request from others: their bytes, and what is known of files.
+
+    A few bytes stand for themselves; which way it is depends on the header alone, which is compared too.
+    """
+    if stamps:
+        return payload_digest([*parts, repr(stamps).encode()])
+    if sum(map(len, parts)) <= _FEW_BYTES:
+        return b"".join(parts)
+    return payload_digest(parts)
+
+
+def failure_of(error: Exception) -> Failure:
+    """An error as the answer its client gets."""
+    if isinstance(error, RejectedError):
+        return Failure("rejected", error.code, error.message, error.cure)
+    if isinstance(error, StorageError):
+        return Failure("storage", error.code, error.message, error.cure, error.transient)
+    if isinstance(error, UnavailableError):
+        return Failure("unavailable", "unavailable", error.message, error.cure, True)
+    if isinstance(error, MemoryError):
+        return Failure("unavailable", "out-of-memory", "the server is out of memory", "", True)
+    message = error.message if isinstance(error, AccelError) else f"{type(error).__name__}: {error}"
+    return Failure("internal", "internal-error", f"the server broke: {message}")

@@ -48,7 +48,7 @@ def serve(config: PipelineConfig, first: Launched | None = None, *, must_compute
     first = first or launch(config.cores_per_worker, config.extra_operations)
     # Loaded only now, while the worker loads its libraries, which takes longest.
     from yarn_accel.pipeline.service import run
-    from yarn_accel.pipeline.workers.process import WorkerProcess
+    from yarn_accel.pipeline.worker_process import WorkerProcess
 
     return run(config, _say, WorkerProcess(first), must_compute=must_compute)
 

@@ -17,30 +17,27 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from yarn_accel.adapters.credentials import RevocationList
-from yarn_accel.core.requests.events import DrainStarted, LostWork, WorkerLost
+from yarn_accel.core.requests.events import DrainStarted
 from yarn_accel.operations.registry import load_more
-from yarn_accel.pipeline.arrays import plain
-from yarn_accel.pipeline.buffers import Buffers
-from yarn_accel.pipeline.carriers import Carrier, SocketCarrier
 from yarn_accel.pipeline.connections import Session
-from yarn_accel.pipeline.counters import Counters
-from yarn_accel.pipeline.cpu_idle import LOOK_S, CpuIdleLimit
+from yarn_accel.pipeline.counters import Counters, visible
+from yarn_accel.pipeline.cpu_idle import LOOK_EVERY_S, CpuIdleLimit
 from yarn_accel.pipeline.engine import RequestEngine
 from yarn_accel.pipeline.listeners import Listeners
 from yarn_accel.pipeline.loop import EventLoop
 from yarn_accel.pipeline.own_filesystem import OwnFilesystem
 from yarn_accel.pipeline.storage import Storage
-from yarn_accel.pipeline.tls import TlsCarrier, server_context
+from yarn_accel.pipeline.supervisor import WorkerSupervisor, has_places, problems_of
 from yarn_accel.pipeline.trace import Trace
-from yarn_accel.pipeline.visibility import visible
-from yarn_accel.pipeline.workers.slots import has_places, problems_of
-from yarn_accel.pipeline.workers.supervisor import WorkerSupervisor
+from yarn_accel.pipeline.transport import Carrier, SocketCarrier, TlsCarrier, server_context
+from yarn_accel.pipeline.worker_process import Buffers
+from yarn_accel.pipeline.workers.protocol import plain
 from yarn_accel.storage import Store
 from yarn_accel.wire import PROGRESS_INTERVAL_S, VERSION, Drain, Stats, StatsRequest
 
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
-    from yarn_accel.pipeline.workers.process import WorkerProcess
+    from yarn_accel.pipeline.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
 
@@ -90,14 +87,23 @@ class PipelineServer:
         store = store or _store(config, filesystem.default_fs)
         self._storage = Storage(config, store, self.loop)
         self._engine = RequestEngine(
-            config, filesystem, self.loop, self._buffers, self._storage, self.counters, name, self._trace
+            config,
+            filesystem,
+            self.loop,
+            self._buffers,
+            self._storage,
+            self.counters,
+            name,
+            self._trace,
         )
-        self._engine.stats_wanted = self._answer_stats
+        self._handlers: dict[type, Callable[[Session, Any], None]] = {
+            **self._engine.session_handlers,
+            StatsRequest: self._answer_stats,
+        }
         self._workers = WorkerSupervisor(
             config, self.loop, self._buffers.by_id.__getitem__, self._engine, first
         )
-        self._engine.workers = self._workers
-        self._n_sessions = 0
+        self._engine.device_kinds = self._workers.device_kinds
         self._active: set[Session] = set()
         self._is_draining = False
         self._is_closed = False
@@ -121,7 +127,7 @@ class PipelineServer:
         interval_s = min(config.progress_interval_s, 0.9 * PROGRESS_INTERVAL_S)
         loop.repeat(interval_s, self._engine.report_progress)
         if not self._cores.problem:
-            loop.repeat(LOOK_S, self._cores.look)
+            loop.repeat(LOOK_EVERY_S, self._cores.look)
         loop.run()
 
     def drain(self, timeout_s: float, stop: threading.Event | None = None) -> bool:
@@ -175,9 +181,8 @@ class PipelineServer:
             session.close()
         self._storage.close()
         self.loop.finish()
-        for worker, lost in self._workers.close():
-            works = tuple([LostWork(loss.job, loss.overwritten, loss.is_suspect) for loss in lost])
-            self._engine.feed(WorkerLost(worker, works, "the server is shutting down", time.monotonic()))
+        for process, lost in self._workers.close():
+            self._engine.worker_lost(process, lost, "the server is shutting down")
         self.loop.finish()
         self._cores.close()
         self._buffers.close()
@@ -263,19 +268,19 @@ class PipelineServer:
                 carrier = TlsCarrier(sock, self._tls)
             else:
                 carrier = SocketCarrier(sock, kind)
-            self._n_sessions += 1
             session = Session(
-                self._n_sessions,
                 carrier,
                 self.config,
                 self._master,
                 self.loop,
-                self._engine,
+                self._handlers,
+                self._engine.moved,
+                self._engine.sent,
                 self._active,
                 refusal,
                 self._revoked,
             )
-            self._engine.sessions[session.id] = session
+            self._engine.sessions[session] = None
         except OSError as error:
             logger.warning("a connection could not be served: %s", error)
             sock.close()
@@ -288,7 +293,7 @@ class PipelineServer:
                 self._active.discard(session)
 
     def _open_sessions(self) -> list[Session]:
-        return list(self._engine.sessions.values())
+        return list(self._engine.sessions)
 
 
 def _nothing() -> None:

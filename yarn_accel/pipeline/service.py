@@ -26,12 +26,11 @@ from yarn_accel.errors import StartupError
 from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.pipeline.listeners import listen_http
 from yarn_accel.pipeline.server import PipelineServer
-from yarn_accel.pipeline.visibility import Sparing
 
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
     from yarn_accel.pipeline.http import HttpServer
-    from yarn_accel.pipeline.workers.process import WorkerProcess
+    from yarn_accel.pipeline.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +67,7 @@ def run(
         ConfigError: the master secret cannot be used.
     """
     _tune_process()
-    for module in ("connections", "response_writer", "engine", "server"):
+    for module in ("connections", "transport", "engine", "server"):
         logging.getLogger(f"yarn_accel.pipeline.{module}").addFilter(Sparing())
     server = PipelineServer(config, config.master_secret(), first=first)
     with contextlib.ExitStack() as at_end:
@@ -233,3 +232,36 @@ def _remove_state(path: Path) -> None:
             path.unlink()
     except (OSError, ValueError):
         logger.info("state file %s was not there any more", path)
+
+
+class Sparing(logging.Filter):
+    """Lets a few lines a second through and counts the rest, so that no peer can fill a disk with its faults.
+
+    Args:
+        per_s: lines a second.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, per_s: int = 10, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._per_s = per_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._since_s = clock()
+        self._n_lines = 0
+        self._n_hidden = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this line is written; the first one after a flood tells how many were not."""
+        with self._lock:
+            now_s = self._clock()
+            if now_s - self._since_s >= 1.0:
+                self._since_s, self._n_lines = now_s, 0
+                if self._n_hidden:
+                    record.msg = f"({self._n_hidden} lines like this one were left out) {record.msg}"
+                    self._n_hidden = 0
+            self._n_lines += 1
+            if self._n_lines > self._per_s:
+                self._n_hidden += 1
+                return False
+        return True

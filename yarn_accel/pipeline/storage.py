@@ -1,34 +1,36 @@
-"""Reading inputs by reference and writing outputs: the threads that wait for storage, so that the loop does
-not.
+"""Inputs and outputs by URI: the threads that wait for storage, so that the loop does not.
 
-Each thread takes one task after the other and hands what came of it to the loop.
+Each thread takes one task after the other and hands what came of it to the loop. A file counts as it looked
+when its request was judged: one that has changed by the time it is read fails the request.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from yarn_accel.errors import StorageError, UnavailableError
-from yarn_accel.pipeline.arrays import array_at
-from yarn_accel.pipeline.references import look_at, read_unchanged, stamp_or_none
-from yarn_accel.pipeline.work import digest_of
-from yarn_accel.pipeline.workers.jobs import Area
+from yarn_accel.errors import RejectedError, StorageError, UnavailableError
+from yarn_accel.formats import describe, is_array_file, load
+from yarn_accel.pipeline.plans import ReferencedFile, digest_of
+from yarn_accel.storage import Stamp, Store
 from yarn_accel.uris import split_member
-from yarn_accel.wire import RemoteInput
+from yarn_accel.wire import RemoteInput, TensorSpec
 
 if TYPE_CHECKING:
-    from yarn_accel.pipeline.arrays import Array
+    import numpy as np
+
     from yarn_accel.pipeline.config import PipelineConfig
     from yarn_accel.pipeline.loop import EventLoop
-    from yarn_accel.pipeline.plans import Plan, Plans
-    from yarn_accel.pipeline.work import Work
-    from yarn_accel.storage import Stamp, Store
+    from yarn_accel.pipeline.plans import Plan, Plans, Work
+    from yarn_accel.pipeline.workers.protocol import Area
+
+    Array = np.ndarray[Any, Any]
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +142,8 @@ class Storage:
         return LookedAt(stamps, plan, digest_of((), stamps))
 
     def _read(self, work: Work, view: memoryview) -> InputsTaken:
-        plan = work.plan
+        plan, segment = work.plan, work.segment
+        assert segment is not None
         left = zip(work.stamps, plan.files, strict=True)
         for item, offsets in zip(plan.inputs, plan.offsets, strict=True):
             if isinstance(item, RemoteInput):
@@ -150,7 +153,7 @@ class Storage:
                 uri = item.uri if item.spec is not None else split_member(item.uri)[0]
                 read_unchanged(self._store, uri, stamp, file, views)
         bytes_in = plan.payload_bytes + sum(stamp.n_bytes for stamp in work.stamps)
-        return InputsTaken(plan.areas(work.segment), bytes_in)
+        return InputsTaken(plan.areas(segment.id), bytes_in)
 
     def _write(self, uri: str, outputs: dict[str, Array]) -> Stamp:
         """Write the outputs; once more if the storage may have recovered (a DataNode that was just lost)."""
@@ -172,3 +175,90 @@ def outputs_of(tensors: Sequence[tuple[str, Area]], view_of: Callable[[int], mem
         name: array_at(view_of(area.segment)[area.offset : area.offset + area.spec.nbytes], area.spec)
         for name, area in tensors
     }
+
+
+def look_at(store: Store, inputs: Iterable[RemoteInput]) -> tuple[list[Stamp], list[ReferencedFile]]:
+    """What each referenced file looks like now, and what it holds by its headers; no element is read.
+
+    Raises:
+        StorageError: one cannot be looked at; transient when it changes meanwhile.
+        RejectedError: ``wrong-length``: one does not have the bytes its spec says; or as `describe`.
+    """
+    stamps, files = [], []
+    for item in inputs:
+        uri = item.uri if item.spec is not None else split_member(item.uri)[0]
+        stamp = store.stamp(uri)
+        stamps.append(stamp)
+        if item.spec is not None:
+            if stamp.n_bytes != item.spec.nbytes:
+                raise RejectedError(
+                    "wrong-length",
+                    f"{uri}: {stamp.n_bytes} bytes, its spec says {item.spec.nbytes} ({item.spec})",
+                )
+            files.append(ReferencedFile((item.spec,)))
+        elif is_array_file(item.uri):
+            with _unless_changed(store, uri, stamp), store.opened(uri) as source:
+                arrays = describe(source, item.uri)
+            files.append(ReferencedFile(tuple([array.spec for array in arrays]), arrays))
+        else:
+            files.append(ReferencedFile((TensorSpec("|u1", (stamp.n_bytes,)),)))
+    return stamps, files
+
+
+def stamp_or_none(store: Store, uri: str) -> Stamp | None:
+    """What a file looks like now; None when there is none.
+
+    Raises:
+        StorageError: nobody can say.
+    """
+    try:
+        return store.stamp(uri)
+    except StorageError:
+        if store.exists(uri):
+            raise
+        return None
+
+
+def read_unchanged(
+    store: Store, uri: str, stamp: Stamp, file: ReferencedFile, views: Sequence[memoryview]
+) -> None:
+    """Fill a buffer for each array of a file that still looks as it did when the request was judged by it.
+
+    Raises:
+        StorageError: it cannot be read; transient when it has changed.
+        RejectedError: as `load`.
+    """
+    with _unless_changed(store, uri, stamp), store.opened(uri) as source:
+        if source.n_bytes != stamp.n_bytes:
+            raise _changed(uri)
+        for number, view in enumerate(views):
+            if file.arrays:
+                load(file.arrays[number], source, view)
+            else:
+                source.read_into(0, view)
+    if store.stamp(uri) != stamp:
+        raise _changed(uri)
+
+
+@contextlib.contextmanager
+def _unless_changed(store: Store, uri: str, stamp: Stamp) -> Iterator[None]:
+    """What goes wrong with a file is its own fault only if it is still the one that was stamped."""
+    try:
+        yield
+    except (RejectedError, StorageError):
+        if store.stamp(uri) == stamp:
+            raise
+        raise _changed(uri) from None
+
+
+def _changed(uri: str) -> StorageError:
+    return StorageError(f"{uri}: it was changed while it was read", transient=True)
+
+
+def array_at(view: memoryview, spec: TensorSpec) -> Array:
+    """The array of that description whose memory begins at the beginning of `view`; no copy."""
+    import numpy as np
+
+    order: Any = spec.order
+    array: Array = np.ndarray(spec.shape, spec.dtype, view, order=order)
+    return array

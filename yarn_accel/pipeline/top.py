@@ -21,7 +21,7 @@ from rich.text import Text
 from yarn_accel.adapters.repeated_output import repeated_output
 from yarn_accel.errors import AccelError, ConfigError
 from yarn_accel.pipeline.config import load_config
-from yarn_accel.pipeline.visibility import OPERATOR
+from yarn_accel.pipeline.counters import OPERATOR
 
 if TYPE_CHECKING:
     from yarn_accel.client.client import Client

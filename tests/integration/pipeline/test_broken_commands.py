@@ -62,7 +62,11 @@ def serves_on(server, credential, wait_until):
     snapshot = server.loop.ask(machine.snapshot, 60.0)
     assert (snapshot["queued"], snapshot["running"], snapshot["in_flight"]) == (0, 0, 0)
     assert snapshot["pool"]["used_bytes"] == snapshot["pool"]["kept_bytes"]
-    assert server._engine._works.keys() == machine._state.works.keys()
+
+
+def workers(server, wait_until):
+    wait_until(lambda: server.stats()["workers"][0]["state"] == "idle", "the worker is there")
+    return server._engine.machine.workers
 
 
 def error_of(server, credential, call, node="elsewhere"):
@@ -79,8 +83,9 @@ def by_reference(folder, output=""):
 
 
 @pytest.mark.usefixtures("serves_on")
-def test_a_batch_that_cannot_be_handed_over(server, credential, caplog):
-    broken(server._workers, "send")
+def test_a_batch_that_cannot_be_handed_over(server, credential, caplog, wait_until):
+    (process,) = workers(server, wait_until)
+    broken(process, "send")
     error = error_of(server, credential, Call("k", "echo", {}, (SMALL,)))
     assert "the server broke: TypeError: broken by the test" in error.message
     (record,) = [each for each in caplog.records if "could not carry out" in each.message]
@@ -90,8 +95,8 @@ def test_a_batch_that_cannot_be_handed_over(server, credential, caplog):
 @pytest.mark.usefixtures("serves_on")
 def test_a_batch_that_was_handed_over_all_the_same_costs_the_worker(server, credential, wait_until):
     """It may write to the memory of its works until it has ended; then they are computed elsewhere."""
-    wait_until(lambda: server.stats()["workers"][0]["state"] == "idle", "the worker is there")
-    broken(server._workers, "send", is_done=True)
+    (process,) = workers(server, wait_until)
+    broken(process, "send", is_done=True)
     with Client(server.endpoint, credential, node="elsewhere") as client:
         assert client.call(Call("k", "echo", {}, (SMALL,))).bytes_out == 48
     wait_until(lambda: server.stats()["workers"][0]["n_lost"] == 1, "the worker is replaced")
@@ -132,7 +137,7 @@ def test_memory_to_lend_that_cannot_be_made(server, credential):
 @pytest.mark.parametrize("tensor", [SMALL, DATA], ids=["came with its header", "is still to come"])
 def test_a_payload_that_has_no_place(server, credential, tensor):
     """The connection cannot be read on, and its key is free for who asks again."""
-    breaking = broken(server._engine, "_adopt")
+    breaking = broken_command(server, commands.Receive)
     error = error_of(server, credential, Call("k", "echo", {}, (tensor,)))
     assert isinstance(error, UnavailableError)
     assert "the server broke" in error.message

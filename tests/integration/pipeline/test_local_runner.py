@@ -64,7 +64,7 @@ def test_without_a_home_or_a_name():
     """As a user that the system does not know: the names come from the environment alone."""
     program = "import pwd, os\npwd.getpwuid = lambda uid: {}[uid]\n"
     program += "from yarn_accel.client.local_server import login_name\n"
-    program += "from yarn_accel.pipeline.workers.calibration import _default_path\n"
+    program += "from yarn_accel.pipeline.calibration import _default_path\n"
     program += "print(login_name() == f'uid-{os.geteuid()}', _default_path())\n"
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,11 +19,12 @@ import numpy as np
 import pytest
 
 from tests.fixtures.fake_nvml import LOST, Node
+from yarn_accel.core.requests.records import EXPIRED
+from yarn_accel.pipeline.calibration import Measured
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.loop import EventLoop
-from yarn_accel.pipeline.workers.jobs import EXPIRED, Area, Job, JobDone, Lost, Measured
-from yarn_accel.pipeline.workers.slots import has_places, problems_of
-from yarn_accel.pipeline.workers.supervisor import WorkerSupervisor
+from yarn_accel.pipeline.supervisor import WorkerSupervisor, has_places, problems_of
+from yarn_accel.pipeline.workers.protocol import Area, Job, JobDone, Lost
 from yarn_accel.wire.tensors import TensorSpec
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,6 +71,7 @@ class Pool:
 
     def __init__(self, config: PipelineConfig, owner: Owner) -> None:
         self.loop = EventLoop()
+        self.owner = owner
         self.supervisor = WorkerSupervisor(config, self.loop, owner.segments.__getitem__, owner)
         self._thread = threading.Thread(target=self._run)
         self._is_closed = False
@@ -81,10 +84,12 @@ class Pool:
         self.loop.run()
 
     def send(self, worker: int, jobs: list[Job], expected_s: float = 0.0) -> bool:
-        return self.loop.ask(lambda: self.supervisor.send(worker, jobs, expected_s), PATIENCE_S)
+        process = self.owner.processes[worker]
+        return self.loop.ask(lambda: process.send(jobs, expected_s), PATIENCE_S)
 
     def drop_segment(self, segment: int) -> None:
-        self.loop.ask(lambda: self.supervisor.drop_segment(segment), PATIENCE_S)
+        for process in self.owner.processes.values():
+            self.loop.ask(partial(process.drop, segment), PATIENCE_S)
 
     def info(self) -> list[dict[str, Any]]:
         return self.loop.ask(self.supervisor.info, PATIENCE_S)
@@ -103,6 +108,7 @@ class Owner:
 
     def __init__(self, **settings: Any) -> None:
         self.segments: dict[int, Segment] = {}
+        self.processes: dict[int, Any] = {}
         self.answers: dict[int, JobDone] = {}
         self.ups: list[WorkerUp] = []
         self.downs: list[WorkerDown] = []
@@ -114,20 +120,22 @@ class Owner:
         self.pool = Pool(config, self)
         self.pool.start()
 
-    def worker_done(self, worker: int, answers: list[JobDone]) -> None:
+    def worker_done(self, process: Any, answers: list[JobDone]) -> None:
         with self._news:
-            self.batches.append((worker, [answer.job for answer in answers]))
+            self.batches.append((process.worker, [answer.job for answer in answers]))
             self.answers.update({answer.job: answer for answer in answers})
             self._news.notify_all()
 
-    def worker_started(self, worker: int, device: str, kind: str) -> None:
+    def worker_started(self, process: Any, device: str, kind: str) -> None:
         with self._news:
-            self.ups.append(WorkerUp(worker, device, kind))
+            self.processes[process.worker] = process
+            self.ups.append(WorkerUp(process.worker, device, kind))
             self._news.notify_all()
 
-    def worker_lost(self, worker: int, device: str, fate: str, lost: tuple[Lost, ...], detail: str) -> None:
+    def worker_lost(self, process: Any, lost: tuple[Lost, ...]) -> None:
         with self._news:
-            self.downs.append(WorkerDown(worker, device, fate, lost, detail))
+            down = WorkerDown(process.worker, process.device, process.fate, lost, process.detail)
+            self.downs.append(down)
             self._news.notify_all()
 
     def measured(self, found: Measured) -> None:
@@ -303,7 +311,7 @@ def test_errors_are_reported_in_the_words_of_the_wire(
     before = owner.worker
     error = owner.call(1, "fail", params={"how": how}).error
     assert error is not None
-    assert (error.kind, error.code, error.is_transient) == (kind, code, is_transient)
+    assert (error.kind, error.code, error.transient) == (kind, code, is_transient)
     assert owner.worker == before
 
 
@@ -659,36 +667,39 @@ import os
 from pathlib import Path
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.loop import EventLoop
-from yarn_accel.pipeline.workers.jobs import Area, Job
-from yarn_accel.pipeline.workers.slots import has_places, problems_of
-from yarn_accel.pipeline.workers.supervisor import WorkerSupervisor
+from yarn_accel.pipeline.workers.protocol import Area, Job
+from yarn_accel.pipeline.supervisor import has_places, problems_of
+from yarn_accel.pipeline.supervisor import WorkerSupervisor
 from yarn_accel.wire.tensors import TensorSpec
 
 class Segment:
     id, n_bytes, fd = 1, 4096, os.memfd_create("test-segment")
 os.ftruncate(Segment.fd, 4096)
 
-class Listener:
+class Engine:
     def __init__(self):
         self.ups = []
 
-    def worker_started(self, worker, device, kind):
-        self.ups.append(worker)
+    def worker_started(self, process, device, kind):
+        self.ups.append(process)
+
+    def worker_done(self, process, answers):
+        pass
 
 def look():
     info = workers.info()
-    if len(listener.ups) < 2 or not any(one["state"] == "standby" for one in info):
+    if len(engine.ups) < 2 or not any(one["state"] == "standby" for one in info):
         loop.call_soon(look)
         return
     area = Area(1, 0, TensorSpec("<f8", (8,)))
-    workers.send(listener.ups[0], [Job(1, "hang", {}, (area,), 1, 1024, 0, True)])
+    engine.ups[0].send([Job(1, "hang", {}, (area,), 1, 1024, 0, True)])
     print(*(one["pid"] for one in info), flush=True)
 
 config = PipelineConfig(
     master_secret_file=Path("/none"), workers=2, calibrate=False, extra_operations=("FAULTY",)
 )
-loop, listener = EventLoop(), Listener()
-workers = WorkerSupervisor(config, loop, lambda segment: Segment, listener)
+loop, engine = EventLoop(), Engine()
+workers = WorkerSupervisor(config, loop, lambda segment: Segment, engine)
 workers.start()
 loop.call_soon(look)
 loop.run()
@@ -738,7 +749,7 @@ def test_close_ends_every_process_also_a_busy_one(make_owner: Callable[..., Owne
 def gpu_owner(
     make_owner: Callable[..., Owner], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Owner:
-    from yarn_accel.pipeline.workers import devices, supervisor
+    from yarn_accel.pipeline import devices, supervisor
 
     monkeypatch.syspath_prepend(str(ROOT / "tests/unit/pipeline/workers/fake_gpu"))
     monkeypatch.setattr(supervisor, "find_devices", lambda config: (devices.Device("cuda:0", "cuda"),))
@@ -810,7 +821,7 @@ def test_an_operation_without_a_form_for_the_gpu_runs_on_the_cpu_of_its_worker(g
 def test_a_full_gpu_fails_its_job_only(gpu_owner: Owner) -> None:
     error = gpu_owner.call(1, "gpu", params={"error": "OutOfMemoryError"}).error
     assert error is not None
-    assert (error.code, error.is_transient) == ("out-of-memory", True)
+    assert (error.code, error.transient) == ("out-of-memory", True)
     assert gpu_owner.call(1, "gpu").error is None
     assert gpu_owner.downs == []
 
@@ -821,7 +832,7 @@ def test_a_sick_gpu_rests(gpu_owner: Owner) -> None:
     wait_for_standby(owner)
     error = owner.call(1, "gpu", params={"error": "CUDARuntimeError"}).error
     assert error is not None
-    assert (error.code, error.is_transient) == ("sick-device", True)
+    assert (error.code, error.transient) == ("sick-device", True)
     owner.wait_for(lambda: owner.downs)
     assert owner.downs[0].reason == "sick"
     assert owner.pool.info()[0]["state"] == "quarantined"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.unit.core.requests.world import KIB, MIB, World, needs
 from yarn_accel.core.requests import events as e
+from yarn_accel.core.requests.records import SharedInputs
 
 READS = ("hdfs://nn/in/x",)
 KINDS = {
@@ -119,7 +120,7 @@ class Walk:
             kind = self.random.choice(list(SHARED))
             what, n_bytes = SHARED[kind]
             key = f"shared {kind} {self.random.choice('ab')}"
-            world.ask(mine[0], key, what, b"d", shared=e.SharedInputs(mine[1], n_bytes))
+            world.ask(mine[0], key, what, b"d", shared=SharedInputs(mine[1], n_bytes))
 
     def want(self):
         connection = self.one(self.world.connections)
@@ -190,7 +191,7 @@ class Walk:
             self.world.close(connection)
 
     def cancel(self):
-        waits = self.one((to, request) for to, request, _, _ in self.world.machine.waiting())
+        waits = self.one((to, request) for to, request, _ in self.world.waiting)
         if waits is not None and waits[0] not in self.world.sending:
             self.world.cancel(*waits)
 
@@ -213,10 +214,9 @@ class Walk:
             world.worker(self.n_workers, kind)
         for _ in range(200):
             self.everything()
-            if not list(world.machine.waiting()):
+            if not world.waiting:
                 break
-        left = [world.machine.explain(work) for work in world.works]
-        assert not list(world.machine.waiting()), f"somebody waits for ever: {left}"
+        assert not world.waiting, "somebody waits for ever"
         for connection in list(world.connections):
             world.close(connection)
         self.everything()

@@ -191,10 +191,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert set().union(*places) == set(self.items)
         snapshot = self.scheduler.snapshot()
         assert (snapshot["queued"], snapshot["running"]) == (len(self.queued), len(self.on_worker))
-        for item_id in self.items:
-            said = self.scheduler.explain(item_id)
-            assert ("queued" in said) == (item_id in self.queued)
-            assert ("on worker" in said) == (item_id in self.on_worker)
+        entries = self.scheduler.entries
+        assert {each for each in entries if entries[each].is_queued} == self.queued
+        assert {each for each in entries if entries[each].worker is not None} == set(self.on_worker)
 
     def teardown(self):
         """With workers, memory and time, nothing is left behind."""

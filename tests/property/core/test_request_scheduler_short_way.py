@@ -99,7 +99,7 @@ def facts(driver):
     places = {kind: (list(group.idle), list(group.ready)) for kind, group in scheduler._groups.items()}
     workers = {
         number: [(one.tenant.name, list(one.left), one.expected_s, one.started_s) for one in worker.batches]
-        for number, worker in scheduler._workers.items()
+        for number, worker in scheduler.workers.items()
     }
     entries = {number: (entry.worker, entry.is_queued) for number, entry in driver.entries.items()}
     return tenants, groups, places, workers, entries
@@ -110,7 +110,7 @@ def follow(pair, step):
     if what == "item":
         pair.arrive(*values)
     elif what == "done":
-        worker = pair.long.scheduler._workers.get(values[0])
+        worker = pair.long.scheduler.workers.get(values[0])
         if worker is not None and worker.batches:
             pair.tell(Finished(worker.number, tuple(worker.batches[0].left), values[1], pair.now_s))
     elif what == "cancel":

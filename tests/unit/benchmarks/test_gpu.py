@@ -30,10 +30,10 @@ from benchmarks.gpu.right import answered, packed
 from benchmarks.gpu.setting import GpuSetting, Servers
 from benchmarks.result import Report, Row, measured, observed
 from tests.fixtures import fake_nvml
+from yarn_accel.adapters.nvml import Gpu
 from yarn_accel.errors import ConfigError, JobError, StartupError
 from yarn_accel.operations import get
 from yarn_accel.operations.registry import OPERATIONS
-from yarn_accel.pipeline.nvml import Gpu
 
 ROOT = Path(__file__).resolve().parents[3]
 UUID = "GPU-00000000-0000-0000-0000-000000000000"

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.fake_nvml import Node
+from yarn_accel.adapters.nvml import Gpu
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.launch import device_lock
 from yarn_accel.launch.device_lock import DeviceLocks, DevicesTaken, take_from_environment
+from yarn_accel.pipeline import devices
 from yarn_accel.pipeline.config import PipelineConfig
-from yarn_accel.pipeline.nvml import Gpu
-from yarn_accel.pipeline.workers import devices
-from yarn_accel.pipeline.workers.devices import find_devices
+from yarn_accel.pipeline.devices import find_devices
 
 HOLD = """
 import sys

@@ -8,15 +8,17 @@ import time
 import pytest
 
 from yarn_accel.adapters.credentials import RevocationList
-from yarn_accel.pipeline.carriers import SocketCarrier
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.connections import Session
 from yarn_accel.pipeline.loop import EventLoop
+from yarn_accel.pipeline.transport import SocketCarrier
 from yarn_accel.wire import (
     NEED_DATA,
     ClientConnection,
     Closed,
     Goodbye,
+    Opened,
+    PayloadComplete,
     Ping,
     Pong,
     Request,
@@ -36,19 +38,17 @@ class Server:
         self.heard = []
         self.is_broken = False
 
+        self.handlers = {
+            Request: self.requested,
+            Closed: lambda session, _: self.heard.append(session.how_ended),
+            PayloadComplete: lambda session, _: self.heard.append("arrived"),
+            Opened: lambda session, _: None,
+        }
+
     def requested(self, session, request):
         if self.is_broken:
             raise TypeError("broken by the test")
         self.heard.append(request.key)
-
-    def closed(self, session):
-        self.heard.append(session.how_ended)
-
-    def arrived(self, session):
-        self.heard.append("arrived")
-
-    def __getattr__(self, name):
-        return lambda *arguments: None
 
 
 class Ends:
@@ -60,8 +60,9 @@ class Ends:
         self.theirs.settimeout(120)
         settings = PipelineConfig(master_secret_file=folder / "secret", name="w1")
         carrier = SocketCarrier(ours, "unix")
-        rest = loop, self.server, set(), refusal, RevocationList("")
-        self.session = loop.ask(lambda: Session(1, carrier, settings, MASTER, *rest), 120.0)
+        calls = self.server.handlers, lambda session: None, lambda reply, was_sent: None
+        rest = loop, *calls, set(), refusal, RevocationList("")
+        self.session = loop.ask(lambda: Session(carrier, settings, MASTER, *rest), 120.0)
         credential = issue(MASTER, "alice", int(time.time()) + lifetime_s, "k1")
         self.client = ClientConnection(credential, os.urandom(32), ("none",))
 

@@ -1,10 +1,19 @@
-"""What a request needs, and which requests share a plan."""
+"""The needs of a request, which requests share a plan, and values as JSON."""
 
+from __future__ import annotations
+
+import json
+import sys
+import types
+
+import numpy as np
 import pytest
 
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations.registry import get
 from yarn_accel.pipeline.plans import Plans, ReferencedFile
+from yarn_accel.pipeline.storage import array_at
+from yarn_accel.pipeline.workers.protocol import plain
 from yarn_accel.uris import normalised
 from yarn_accel.wire import RemoteInput, Request, TensorSpec
 
@@ -111,3 +120,30 @@ def test_an_error_of_plain_bytes_says_which_name_made_them_so(plans):
     assert caught.value.message.endswith(
         "; file:///data/a.dat is read as plain bytes because its name ends neither in .npy nor in .npz"
     )
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (1, 1), (4,), (2, 3), (2, 3, 4)])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_received_bytes_are_the_array(shape, order):
+    source = np.asarray(np.random.default_rng(1).standard_normal(shape), order=order)
+    spec = TensorSpec("<f8", shape, order)
+    memory = bytearray(source.tobytes(order=order))
+    assert np.array_equal(source, array_at(memoryview(memory), spec))
+
+
+def test_values_become_plain():
+    value = {
+        "n": np.int64(3),
+        "x": np.float32(0.5),
+        "bad": [np.nan, float("inf"), np.float64("-inf")],
+        "array": np.arange(3),
+        "flag": np.bool_(True),
+        4: ("a", None),
+    }
+    wanted = {"n": 3, "x": 0.5, "bad": [None] * 3, "array": [0, 1, 2], "flag": True, "4": ["a", None]}
+    assert json.loads(json.dumps(plain(value), allow_nan=False)) == wanted
+
+
+def test_values_are_made_plain_while_another_thread_loads_numpy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numpy", types.ModuleType("numpy"))
+    assert plain({"a": (1, float("nan"))}) == {"a": [1, None]}

@@ -1,44 +1,39 @@
-"""What the request machine orders; the shell carries it out at once, in this order.
+"""Orders of the request machine; the shell carries them out at once, in this order.
 
-A work exists for the shell from `Receive` or `Admit`, whichever comes first, until `Release`.  Both come for
-the request that is being received, or for one whose connection waits since then.
+They name requests, connections and segments by their records; a record may have gone on already when its
+command is carried out, so a command says itself which segment it means.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from yarn_accel.core.requests.events import Failure
+from yarn_accel.core.requests.records import ConnectionRecord, Failure, Grant, SegmentRecord, WorkRecord
 
 
 class Admit(NamedTuple):
-    """The request just received is known as `work` from now on: it is to be looked at, or waits for memory.
+    """The request just received was taken: its files are to be looked at, or it waits for memory.
 
     Only for requests that do not get `Receive` at once.  The connection is read from again after `Receive` or
     `Skip`; at once if the request has neither a payload nor inputs in shared memory.
     """
 
-    work: int
-    connection: int
-    request_id: int
+    work: WorkRecord
 
 
 class CreateSegment(NamedTuple):
     """Make a segment and report `SegmentCreated` or `SegmentFailed`, best right after these commands.
 
-    Attributes:
-        connection: the one it will be shared with: fresh memory that no other ever used; 0: nobody.
+    A `Grant` will be shared with its connection: fresh memory that no other ever used.
     """
 
-    segment: int
-    n_bytes: int
-    connection: int
+    segment: SegmentRecord
 
 
 class DestroySegment(NamedTuple):
     """Give a segment back to the system and have the workers unmap it."""
 
-    segment: int
+    segment: SegmentRecord
 
 
 class Receive(NamedTuple):
@@ -47,18 +42,10 @@ class Receive(NamedTuple):
     Then go on reading the connection.  For a `Received` with a digest: copy the payload there now; the
     commands behind this one may be `Run`.  With inputs in shared memory, `segment` is where these lie, and
     there is nothing to copy.
-
-    Attributes:
-        output_segment: where the outputs go: `output_bytes` from byte `output_offset` on.
     """
 
-    work: int
-    connection: int
-    request_id: int
-    segment: int
-    output_segment: int
-    output_offset: int
-    output_bytes: int
+    work: WorkRecord
+    segment: SegmentRecord
 
 
 class Skip(NamedTuple):
@@ -67,47 +54,45 @@ class Skip(NamedTuple):
     The request was answered, or waits for the answer of another with the same key.
     """
 
-    connection: int
+    connection: ConnectionRecord
     request_id: int
 
 
 class Look(NamedTuple):
     """Look at the referenced files of a work; answered by `Looked` or `StorageFailed`."""
 
-    work: int
+    work: WorkRecord
 
 
 class LookAtOutput(NamedTuple):
     """Look at what lies where the output of a work goes; answered by `OutputLooked`."""
 
-    work: int
+    work: WorkRecord
 
 
 class Read(NamedTuple):
     """Read the referenced inputs of a work into its memory; answered by `InputsRead` or `StorageFailed`."""
 
-    work: int
-    segment: int
-    output_segment: int
-    output_offset: int
-    output_bytes: int
+    work: WorkRecord
+    segment: SegmentRecord
 
 
 class Write(NamedTuple):
     """Write the outputs of a work to storage; answered by `Written` or `StorageFailed`."""
 
-    work: int
+    work: WorkRecord
 
 
 class Run(NamedTuple):
     """Send these works to the worker as one batch; it may still be busy with the one before.
 
     Attributes:
+        worker: as `WorkerStarted` named it.
         is_alone: it may have cost a worker, so that nothing is to be computed beside it.
     """
 
-    worker: int
-    works: tuple[int, ...]
+    worker: Any
+    works: tuple[WorkRecord, ...]
     expected_s: float
     is_alone: bool = False
 
@@ -122,9 +107,9 @@ class ReplyResult(NamedTuple):
     """
 
     reply: int
-    connection: int
+    connection: ConnectionRecord
     request_id: int
-    work: int
+    work: WorkRecord
     segment: int
     is_duplicate: bool
 
@@ -133,7 +118,7 @@ class Repeat(NamedTuple):
     """Answer a request with an answer remembered from before; report `Sent`."""
 
     reply: int
-    connection: int
+    connection: ConnectionRecord
     request_id: int
     answer: int
 
@@ -142,21 +127,21 @@ class ReplyFailure(NamedTuple):
     """Answer a request with a failure.
 
     Attributes:
-        work: whose failure it is; 0: the request was refused before it became one, or repeats a failure.
+        work: whose failure it is; None: the request was refused at once, or repeats a failure.
         is_duplicate: others got the same answer before; for counting.
     """
 
-    connection: int
+    connection: ConnectionRecord
     request_id: int
     failure: Failure
-    work: int
+    work: WorkRecord | None
     is_duplicate: bool
 
 
 class ReplyBusy(NamedTuple):
     """Ask the client to send the same request again after so many seconds."""
 
-    connection: int
+    connection: ConnectionRecord
     request_id: int
     retry_after_s: float
     reason: str
@@ -165,7 +150,7 @@ class ReplyBusy(NamedTuple):
 class ReplyCancelled(NamedTuple):
     """Confirm that a request was cancelled."""
 
-    connection: int
+    connection: ConnectionRecord
     request_id: int
 
 
@@ -176,7 +161,7 @@ class Remember(NamedTuple):
         is_copy: copy its payload now, its memory will be used for something else; else it stays where it is.
     """
 
-    work: int
+    work: WorkRecord
     answer: int
     is_copy: bool
 
@@ -194,22 +179,21 @@ class GrantMemory(NamedTuple):
         request_id: the request this answers; 0: it holds the result of the `ReplyResult` that follows.
     """
 
-    connection: int
+    connection: ConnectionRecord
     request_id: int
-    segment: int
-    n_bytes: int
+    segment: Grant
 
 
 class Release(NamedTuple):
     """Nothing about a work is needed any more; its memory may serve others from now on."""
 
-    work: int
+    work: WorkRecord
 
 
 class Disconnect(NamedTuple):
     """End a connection with a last word, if it still listens; report `ConnectionClosed`."""
 
-    connection: int
+    connection: ConnectionRecord
     code: str
     reason: str
 

@@ -1,7 +1,7 @@
-"""What the request machine is notified of.
+"""Events of the request machine: all that it learns of the world.
 
-All times are monotonic seconds; `now_s` is the time of the event.  Connections, workers and request numbers
-are the shell's; works, segments, replies and answers are numbered by the machine, from 1, and never reused.
+All times are monotonic seconds; `now_s` is the time of the event. Events name requests, connections and
+segments by their records (`records`), and workers by whatever the shell has for them.
 
 The life of a request::
 
@@ -13,64 +13,15 @@ The life of a request::
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import NamedTuple
 
-
-class Failure(NamedTuple):
-    """Why a request has no result, in the words of the wire's ``Failed``."""
-
-    kind: str
-    code: str
-    message: str
-    cure: str = ""
-    transient: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Needs:
-    """What requests of one kind need: same operation, parameters and inputs.  One object serves them all.
-
-    Attributes:
-        operation: its name.
-        content: equal for requests that ask the same: operation, parameters and descriptions of inputs.
-        kinds: of devices that can compute it, at least one.
-        amount: what computing costs: flops, or bytes moved where flops say nothing.
-        batch_key: requests with equal keys may be computed together; None: always alone.
-        payload_bytes: inputs that come by value, 0 if none.
-        input_bytes: the inputs laid out one behind the other; the outputs begin there.  With `reads`: only
-            what is known, 0 before the files were looked at.
-        output_bytes: upper bound of the outputs that do not lie in the inputs, with space for a copy of the
-            inputs where these must stay as they are and the operation works in place.
-        keep_inputs: inputs in shared memory must be the same after the answer as before.
-        reads: URIs of the inputs to be read, each normalised to ``scheme://authority/path``.
-        remember_bytes: about how much memory it takes to remember such a request, beside its answer.
-    """
-
-    operation: str
-    content: Hashable
-    kinds: tuple[str, ...] = ("cpu",)
-    amount: float = 1.0
-    batch_key: Hashable | None = None
-    payload_bytes: int = 0
-    input_bytes: int = 0
-    output_bytes: int = 0
-    keep_inputs: bool = False
-    reads: tuple[str, ...] = ()
-    remember_bytes: int = 256
-
-
-class SharedInputs(NamedTuple):
-    """The inputs lie in shared memory granted to the connection, within the first `n_bytes` of `segment`."""
-
-    segment: int
-    n_bytes: int
+from yarn_accel.core.requests.records import ConnectionRecord, Failure, Needs, SegmentRecord, WorkRecord
 
 
 class ConnectionOpened(NamedTuple):
-    """A connection proved its credential."""
+    """A connection proved the credential of a tenant."""
 
-    connection: int
+    connection: ConnectionRecord
     tenant: str
     now_s: float
 
@@ -78,7 +29,7 @@ class ConnectionOpened(NamedTuple):
 class ConnectionClosed(NamedTuple):
     """A connection is gone, for whatever reason; replies not reported by `Sent` yet still will be."""
 
-    connection: int
+    connection: ConnectionRecord
     now_s: float
 
 
@@ -90,28 +41,22 @@ class Received(NamedTuple):
     the request, unless the request has neither a payload nor inputs in shared memory.
 
     Attributes:
+        work: new; it belongs to the machine from now on.
         digest: of the payload, when the shell has all of it already, and of inputs in shared memory; no
             `Arrived` follows then.  None: `Arrived` follows, or `Looked` for a request without a payload.
-        writes: the URI the output goes to, normalised; empty: to the client.
         deadline_s: not started later than so many seconds from now; 0: no deadline.
     """
 
-    connection: int
-    request_id: int
-    key: str
-    needs: Needs
+    work: WorkRecord
     digest: bytes | None
     now_s: float
-    writes: str = ""
-    priority: int = 0
     deadline_s: float = 0.0
-    shared: SharedInputs | None = None
 
 
 class Arrived(NamedTuple):
     """The payload of a work is complete; `digest` also covers the files that were looked at for it."""
 
-    work: int
+    work: WorkRecord
     digest: bytes
     now_s: float
 
@@ -121,10 +66,10 @@ class Looked(NamedTuple):
 
     Attributes:
         digest: of what tells these files from others; with a payload still to come it is not looked at.
-        needs: as of `Received`, now with the sizes of the files.
+        needs: as of the work, now with the sizes of the files.
     """
 
-    work: int
+    work: WorkRecord
     digest: bytes
     needs: Needs
     now_s: float
@@ -133,7 +78,7 @@ class Looked(NamedTuple):
 class OutputLooked(NamedTuple):
     """What lies where the output of a work goes, in answer to `LookAtOutput`; None: nothing, or unknown."""
 
-    work: int
+    work: WorkRecord
     stamp: Hashable | None
     now_s: float
 
@@ -141,7 +86,7 @@ class OutputLooked(NamedTuple):
 class InputsRead(NamedTuple):
     """The referenced inputs of a work, `bytes_in` in all, are in its memory."""
 
-    work: int
+    work: WorkRecord
     bytes_in: int
     now_s: float
 
@@ -149,7 +94,7 @@ class InputsRead(NamedTuple):
 class StorageFailed(NamedTuple):
     """`Look`, `Read` or `Write` of a work failed for good."""
 
-    work: int
+    work: WorkRecord
     failure: Failure
     now_s: float
 
@@ -157,15 +102,15 @@ class StorageFailed(NamedTuple):
 class Written(NamedTuple):
     """The output of a work is stored; `stamp` is what it looks like there."""
 
-    work: int
+    work: WorkRecord
     stamp: Hashable | None
     now_s: float
 
 
 class WorkerStarted(NamedTuple):
-    """A worker takes works from now on.  Numbers of workers are never used twice."""
+    """A worker takes works from now on; commands name it as this does, and no other is ever named so."""
 
-    worker: int
+    worker: Hashable
     kind: str
     now_s: float
 
@@ -178,7 +123,7 @@ class LostWork(NamedTuple):
         is_suspect: the worker was at this work, so it may be the cause.
     """
 
-    work: int
+    work: WorkRecord
     overwritten: bool
     is_suspect: bool
 
@@ -188,10 +133,10 @@ class WorkerLost(NamedTuple):
 
     Attributes:
         detail: for people: what happened, e.g. "the worker on cuda:0 died: signal 9".
-        code: of the failure of a work that has cost too many workers, a key of `computing.COSTLY`.
+        code: of the failure of a work that has cost too many workers, a key of `machine.COSTLY`.
     """
 
-    worker: int
+    worker: Hashable
     lost: tuple[LostWork, ...]
     detail: str
     now_s: float
@@ -206,11 +151,11 @@ class WorkResult(NamedTuple):
         compute_s: seconds of the device the work is charged for.
         bytes_out: of the outputs.
         answer_bytes: about how much memory it takes to remember the message, without the payload.
-        segments: the distinct segments the outputs lie in; looked at only for inputs in shared memory.
+        segments: the numbers of the segments the outputs lie in; used only for inputs in shared memory.
         is_aligned: whether each output begins at a multiple of 64 bytes, so that a client can map it.
     """
 
-    work: int
+    work: WorkRecord
     failure: Failure | None
     compute_s: float
     bytes_out: int
@@ -222,18 +167,18 @@ class WorkResult(NamedTuple):
 class Finished(NamedTuple):
     """A worker answered for works of one batch.  What it no longer has (late, twice) changes nothing."""
 
-    worker: int
+    worker: Hashable
     results: tuple[WorkResult, ...]
     now_s: float
 
 
 class Sent(NamedTuple):
-    """These replies have left, or never will (`was_sent` False); once for each `ReplyResult` and `Repeat`.
+    """A reply has left, or never will (`was_sent` False); once for each `ReplyResult` and `Repeat`.
 
     A reply is over when no view of its memory is in use any more.
     """
 
-    replies: tuple[int, ...]
+    reply: int
     was_sent: bool
     now_s: float
 
@@ -241,7 +186,7 @@ class Sent(NamedTuple):
 class RequestCancelled(NamedTuple):
     """The client no longer wants the answer of a request."""
 
-    connection: int
+    connection: ConnectionRecord
     request_id: int
     now_s: float
 
@@ -249,7 +194,7 @@ class RequestCancelled(NamedTuple):
 class MemoryWanted(NamedTuple):
     """The client wants shared memory; answered by `GrantMemory` or `ReplyBusy`."""
 
-    connection: int
+    connection: ConnectionRecord
     request_id: int
     n_bytes: int
     now_s: float
@@ -258,7 +203,7 @@ class MemoryWanted(NamedTuple):
 class MemoryReturned(NamedTuple):
     """The client neither reads nor writes a segment granted to it any more."""
 
-    connection: int
+    connection: ConnectionRecord
     segment: int
     now_s: float
 
@@ -266,21 +211,21 @@ class MemoryReturned(NamedTuple):
 class SegmentCreated(NamedTuple):
     """The segment of a `CreateSegment` is there."""
 
-    segment: int
+    segment: SegmentRecord
     now_s: float
 
 
 class SegmentFailed(NamedTuple):
     """The segment of a `CreateSegment` could not be made: no descriptor or no memory left."""
 
-    segment: int
+    segment: SegmentRecord
     now_s: float
 
 
 class Moved(NamedTuple):
     """Bytes of a payload or of a reply that is still under way were moved; every 0.1 s is often enough."""
 
-    connection: int
+    connection: ConnectionRecord
     now_s: float
 
 

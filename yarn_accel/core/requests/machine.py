@@ -5,19 +5,27 @@
     Received ──> LOOKING ──> WAITING ──> RECEIVING ──> CHECKING ──> READING ──> QUEUED ──> RUNNING ──> WRITING
     (each may be left out)  for memory    payload    own output   inputs      worker                 storage
 
-The parts, each of which knows only those behind it: `intake` (a request comes), `preparation` (its memory,
-its inputs, others of its key), `computing` (workers), `replies` (who gets which answer), `idempotency` (what
-is under way and what is remembered), `memory`, `sharing`.  Here are the connections, and what follows from
-every event.
+The machine owns the records of requests, connections and segments (`records`); the shell has no tables of
+them. The parts, each of which knows only those behind it: `lifecycle` (the way of a request), `answers` (who
+gets which, what is remembered), `memory`, `scheduling` (which worker computes what). Here are the
+connections, the requests that come and which of them are refused, and what follows from every event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
-from yarn_accel.core.requests.commands import Command, Drained, ReplyBusy, ReplyCancelled, WakeAt
-from yarn_accel.core.requests.computing import Computing
+from yarn_accel.core.requests.answers import Idempotency, Replies
+from yarn_accel.core.requests.commands import (
+    Command,
+    Drained,
+    Look,
+    ReplyBusy,
+    ReplyCancelled,
+    ReplyFailure,
+    WakeAt,
+)
 from yarn_accel.core.requests.events import (
     Arrived,
     ConnectionClosed,
@@ -43,25 +51,30 @@ from yarn_accel.core.requests.events import (
     WorkerStarted,
     Written,
 )
-from yarn_accel.core.requests.idempotency import Idempotency
-from yarn_accel.core.requests.intake import Intake
+from yarn_accel.core.requests.lifecycle import SHARE_RETRY_S, Computing, Preparation, key_reused, too_large
 from yarn_accel.core.requests.memory import MemoryPool
-from yarn_accel.core.requests.preparation import Preparation
-from yarn_accel.core.requests.replies import Replies
-from yarn_accel.core.requests.settings import MachineSettings
-from yarn_accel.core.requests.work import (
+from yarn_accel.core.requests.records import (
     STAGES,
     ConnectionRecord,
+    Failure,
     MachineState,
+    Needs,
+    SharedInputs,
     TenantRecord,
     WorkRecord,
     WorkState,
 )
+from yarn_accel.core.requests.settings import MachineSettings, TenantSettings
+from yarn_accel.uris import shown
 
 _NEVER = float("inf")
-_SHARE_RETRY_S = 0.1
+_DRAIN_RETRY_S = 1.0
+_FULL_RETRY_S = 0.1
+#: Kinds of requests that are known to fit.
+_MAX_KINDS = 1024
 _WAITING = WorkState.WAITING
 _RECEIVING = WorkState.RECEIVING
+_LOOKING = WorkState.LOOKING
 _QUEUED = WorkState.QUEUED
 _RUNNING = WorkState.RUNNING
 
@@ -84,7 +97,7 @@ class RequestMachine:
         self._handlers: dict[type, Callable[[Any], None]] = {
             ConnectionOpened: self._opened,
             ConnectionClosed: self._closed,
-            Received: Intake(settings, memory, idempotency, preparation, state).received,
+            Received: _Intake(settings, memory, idempotency, preparation, state).received,
             Arrived: preparation.arrived,
             Looked: preparation.looked,
             OutputLooked: preparation.output_looked,
@@ -131,13 +144,16 @@ class RequestMachine:
             tenant.queue.n_users += 1
             state.tenants[event.tenant] = tenant
         tenant.n_connections += 1
-        state.connections[event.connection] = ConnectionRecord(event.connection, tenant, state.now_s)
+        connection = event.connection
+        connection.tenant, connection.is_open, connection.moved_s = tenant, True, state.now_s
+        state.connections[connection] = None
 
     def _closed(self, event: ConnectionClosed) -> None:
         state = self._state
-        connection = state.connections.pop(event.connection, None)
-        if connection is None:
+        connection = event.connection
+        if not connection.is_open:
             return
+        del state.connections[connection]
         connection.is_open = False
         state.counts["abandoned"] += len(connection.waits)
         concerned = {**dict.fromkeys(connection.works.values()), **dict.fromkeys(connection.waits.values())}
@@ -174,13 +190,13 @@ class RequestMachine:
 
     def _cancelled(self, event: RequestCancelled) -> None:
         state = self._state
-        connection = state.connections.get(event.connection)
-        work = connection.waits.pop(event.request_id, None) if connection is not None else None
-        if connection is None or work is None:
+        connection = event.connection
+        work = connection.waits.pop(event.request_id, None)
+        if work is None:
             return
         work.waiters.remove((connection, event.request_id))
         state.counts["cancelled"] += 1
-        state.out.append(ReplyCancelled(connection.id, event.request_id))
+        state.out.append(ReplyCancelled(connection, event.request_id))
         if not work.waiters:
             self._abandon(work)
 
@@ -196,24 +212,20 @@ class RequestMachine:
             self._replies.drop(work)
 
     def _moved(self, event: Moved) -> None:
-        connection = self._state.connections.get(event.connection)
-        if connection is not None:
-            connection.moved_s = event.now_s
+        event.connection.moved_s = event.now_s
 
     def _memory_wanted(self, event: MemoryWanted) -> None:
-        connection = self._state.connections.get(event.connection)
-        if connection is None:
+        connection = event.connection
+        if not connection.is_open:
             return
         connection.moved_s = event.now_s
         if not self._memory.sharing.want(connection, event.request_id, event.n_bytes):
             reason = "no memory to lend now"
-            self._state.out.append(ReplyBusy(connection.id, event.request_id, _SHARE_RETRY_S, reason))
+            self._state.out.append(ReplyBusy(connection, event.request_id, SHARE_RETRY_S, reason))
 
     def _memory_returned(self, event: MemoryReturned) -> None:
-        connection = self._state.connections.get(event.connection)
-        if connection is not None:
-            connection.moved_s = event.now_s
-            self._memory.sharing.give_back(connection, event.segment)
+        event.connection.moved_s = event.now_s
+        self._memory.sharing.give_back(event.connection, event.segment)
 
     # Time, and what follows from everything
 
@@ -256,11 +268,21 @@ class RequestMachine:
 
     # What to look at
 
-    def waiting(self) -> Iterator[tuple[int, int, str, float]]:
+    @property
+    def works(self) -> dict[int, WorkRecord]:
+        """The requests of which anything is left, by number; not to be changed."""
+        return self._state.works
+
+    @property
+    def workers(self) -> Iterable[Hashable]:
+        """The workers that take works."""
+        return self._scheduler.workers
+
+    def waiting(self) -> Iterator[tuple[ConnectionRecord, int, str, float]]:
         """Who waits for an answer: connection, request number, stage, when the request was received."""
         for work in self._state.works.values():
             for connection, request_id in work.waiters:
-                yield connection.id, request_id, STAGES[work.state], work.arrived_s
+                yield connection, request_id, STAGES[work.state], work.arrived_s
 
     def snapshot(self) -> dict[str, Any]:
         """Queues, memory, tenants and workers as plain values, for `stats`."""
@@ -288,21 +310,6 @@ class RequestMachine:
             **state.counts,
         }
 
-    def explain(self, work: int) -> str:
-        """One sentence about where a work is and what it waits for."""
-        known = self._state.works.get(work)
-        if known is None:
-            return f"work {work} is not here: never admitted, or over"
-        begin = f"work {work} of {known.owner.name}"
-        state = known.state
-        if state is _QUEUED:
-            return f"{begin} is {self._scheduler.explain(known)}"
-        if state is _RUNNING:
-            return f"{begin} is on worker {known.worker}"
-        if state is _WAITING:
-            return f"{begin} {self._memory.explain(known)}"
-        return f"{begin} is {state.value}"
-
     def validate(self) -> None:
         """Check that the state agrees with itself; for tests.
 
@@ -317,7 +324,7 @@ class RequestMachine:
         for work in state.works.values():
             work.validate()
         waits = {(each, number): work for work in active for each, number in work.waiters}
-        for connection in state.connections.values():
+        for connection in state.connections:
             connection.validate()
             mine = {number: work for (each, number), work in waits.items() if each is connection}
             assert mine == connection.waits
@@ -326,3 +333,146 @@ class RequestMachine:
             assert tenant.n_works == sum(work.owner is tenant for work in state.works.values())
         needed = self._memory.n_waiting and not self._memory.must_serve
         assert not needed or self._wake_s < _NEVER, "somebody waits for memory and nobody looks"
+
+
+class _Intake:
+    """Takes requests, or refuses them."""
+
+    def __init__(
+        self,
+        settings: MachineSettings,
+        memory: MemoryPool,
+        idempotency: Idempotency,
+        preparation: Preparation,
+        state: MachineState,
+    ) -> None:
+        self._settings = settings
+        self._memory = memory
+        self._idempotency = idempotency
+        self._preparation = preparation
+        self._state = state
+        self._n_works = 0
+        #: Needs that are refused for no size, and ask for no rights.
+        self._fit: set[Needs] = set()
+
+    def received(self, event: Received) -> None:
+        """The header of a request has arrived."""
+        state, work = self._state, event.work
+        connection = work.connection
+        if not connection.is_open:
+            return
+        request_id, needs = work.request_id, work.needs
+        connection.moved_s = state.now_s
+        waits = connection.waits
+        if state.is_draining or len(waits) >= self._settings.max_in_flight:
+            self._turn_away(connection, request_id)
+            return
+        name = work.name
+        idempotency = self._idempotency
+        if state.now_s > idempotency.all_young_until_s:
+            idempotency.forget_old()
+        is_known = name in idempotency.running or name in idempotency.answered
+        if request_id in waits or (is_known and idempotency.is_conflict(name, needs, work.writes)):
+            self._refuse(connection, request_id, key_reused(name[1]))
+            return
+        if needs not in self._fit or work.writes:
+            failure = self._unfit(work)
+            if failure is not None:
+                self._refuse(connection, request_id, failure)
+                return
+        self._admit(work, event)
+
+    def _admit(self, work: WorkRecord, event: Received) -> None:
+        """Take a request, and let it go its way."""
+        state, connection, request_id = self._state, work.connection, work.request_id
+        work.id = self._n_works = number = self._n_works + 1
+        connection.waits[request_id] = connection.works[request_id] = state.works[number] = work
+        state.n_active += 1
+        connection.tenant.n_works += 1
+        if event.deadline_s:
+            work.due_s = state.now_s + event.deadline_s
+        if work.shared is not None:
+            self._admit_shared(work, work.shared, event.digest or b"")
+        elif work.needs.reads:
+            work.state = _LOOKING
+            self._preparation.announce(work)
+            state.out.append(Look(work))
+        elif event.digest is None or self._preparation.confirm(work, event.digest):
+            self._preparation.find_memory(work)
+
+    def _admit_shared(self, work: WorkRecord, place: SharedInputs, digest: bytes) -> None:
+        """The inputs lie in shared memory already."""
+        grant = self._memory.sharing.use(work.connection, place, not work.needs.keep_inputs)
+        if isinstance(grant, Failure):
+            self._preparation.fail(work, grant)
+            return
+        work.input_grant = grant
+        if self._preparation.confirm(work, digest):
+            self._preparation.find_memory(work)
+
+    def _unfit(self, work: WorkRecord) -> Failure | None:
+        """Why a request is refused whatever its inputs are."""
+        needs = work.needs
+        if needs.reads or work.writes:
+            failure = forbidden(work.owner.settings, needs.reads, work.writes)
+            if failure is not None:
+                return failure
+            if needs.reads and work.shared is not None:
+                text = "inputs by reference and in shared memory do not mix"
+                return Failure("rejected", "bad-placement", text)
+        failure = too_large(needs, self._settings)
+        if failure is None and not needs.reads:
+            if len(self._fit) >= _MAX_KINDS:
+                self._fit.clear()
+            self._fit.add(needs)
+        return failure
+
+    def _turn_away(self, connection: ConnectionRecord, request_id: int) -> None:
+        out = self._state.out
+        if self._state.is_draining:
+            out.append(ReplyBusy(connection, request_id, _DRAIN_RETRY_S, "shutting down"))
+        else:
+            reason = "too many requests of this connection"
+            out.append(ReplyBusy(connection, request_id, _FULL_RETRY_S, reason))
+        self._preparation.skip(connection, request_id)
+
+    def _refuse(self, connection: ConnectionRecord, request_id: int, failure: Failure) -> None:
+        self._state.out.append(ReplyFailure(connection, request_id, failure, None, False))
+        self._preparation.skip(connection, request_id)
+
+
+def forbidden(tenant: TenantSettings, reads: Iterable[str], writes: str) -> Failure | None:
+    """Why a tenant may not read or write one of these URIs; None: it may.
+
+    Both are normalised to ``scheme://authority/path``.  A prefix ends at a path border: ``hdfs://nn/data``
+    allows ``hdfs://nn/data/a`` but not ``hdfs://nn/database``.  Without prefixes nothing is allowed.
+    """
+    for uri in reads:
+        if not _is_below(uri, tenant.read_prefixes):
+            return _not_below(uri, "read_prefixes", tenant.read_prefixes)
+    if writes and not _is_below(writes, tenant.write_prefixes):
+        return _not_below(writes, "write_prefixes", tenant.write_prefixes)
+    return None
+
+
+def _is_below(uri: str, prefixes: tuple[str, ...]) -> bool:
+    for prefix in prefixes:
+        if uri == prefix or uri.startswith(prefix if prefix.endswith("/") else prefix + "/"):
+            return True
+    return False
+
+
+def _not_below(uri: str, setting: str, prefixes: tuple[str, ...]) -> Failure:
+    text, cure = "not below any allowed prefix", f"see {setting} of the tenant in the server's configuration"
+    scheme, authority = _store(uri)
+    allowed = sorted({_store(prefix)[1] for prefix in prefixes if _store(prefix)[0] == scheme})
+    if scheme == "hdfs" and allowed and authority not in allowed:
+        names = ", ".join(each or "none" for each in allowed)
+        text = f"{text}: its authority {authority or '(none)'} differs from those allowed ({names})"
+        cure = f"write hdfs:///PATH for the cluster's own file system, or {cure}"
+    return Failure("rejected", "forbidden-uri", f"{shown(uri)}: {text}", cure)
+
+
+def _store(uri: str) -> tuple[str, str]:
+    scheme, _, rest = uri.partition("://")
+    return scheme, rest.partition("/")[0]

@@ -1,4 +1,4 @@
-"""The memory of the server: reusable segments under one ceiling, and who waits for some.
+"""The memory of the server: reusable segments under one ceiling, who waits for some, and what clients share.
 
 Freed segments are kept warm and reused last in, first out; free ones of another size go back to the system to
 make space.  The sum of all segments, free or not, never passes the ceiling.
@@ -8,21 +8,26 @@ or wait for some.  Who stays within its share comes before who would pass it; am
 least for its weight comes first; within a tenant it is first come, first served.  Where the first does not
 fit, nobody behind it is served, so a large request never starves; only those that stay within their shares go
 past one that asks for more than its own, until that has waited for `_LONG_WAIT_S`.
+
+**Shared memory** belongs to one connection for as long as that lives, since its client may keep the mapping.
+`MemoryPool` counts it, `Sharing` knows whose turn each segment is.
 """
 
 from __future__ import annotations
 
-from yarn_accel.core.requests.commands import CreateSegment, DestroySegment, Release
-from yarn_accel.core.requests.settings import MachineSettings
-from yarn_accel.core.requests.sharing import Sharing
-from yarn_accel.core.requests.work import (
+from yarn_accel.core.requests.commands import CreateSegment, DestroySegment, GrantMemory, Release
+from yarn_accel.core.requests.records import (
     ConnectionRecord,
+    Failure,
+    Grant,
     MachineState,
     SegmentRecord,
+    SharedInputs,
     TenantRecord,
     WorkRecord,
     WorkState,
 )
+from yarn_accel.core.requests.settings import MachineSettings
 
 #: The smallest segment.
 LEAST_BYTES = 64 * 1024
@@ -67,8 +72,8 @@ class MemoryPool:
         self._share_bytes = settings.queue_bytes // 2
         self._sizes: dict[int, int] = {}
         self._free: dict[int, list[SegmentRecord]] = {}
-        self._segments: dict[int, int] = {}
-        self._pending: dict[int, tuple[WorkRecord, SegmentRecord]] = {}
+        #: Segments that are being made for works.
+        self._pending: set[SegmentRecord] = set()
         self._n_made = 0
 
     @property
@@ -180,27 +185,28 @@ class MemoryPool:
         segment = self._take(self._wanted(work))
         work.owner.held_bytes += segment.n_bytes
         work.is_charged = True
-        if segment.id in self._segments:
+        if segment.is_created:
             work.arena = segment
             return True
-        self._make(segment, work)
+        segment.wanted_by = work
+        self._pending.add(segment)
+        work.pending += 1
+        self._state.out.append(CreateSegment(segment))
         return False
 
-    def created(self, segment: int) -> WorkRecord | None:
+    def created(self, segment: SegmentRecord) -> WorkRecord | None:
         """A segment is there; returns the work that waits for nothing more now."""
-        work, made = self._pending.pop(segment)
-        self._segments[segment] = made.n_bytes
-        work.arena = made
-        work.pending -= 1
+        work = self._settle_pending(segment)
+        segment.is_created = True
+        work.arena = segment
         return None if work.pending else work
 
-    def failed(self, segment: int) -> None:
+    def failed(self, segment: SegmentRecord) -> None:
         """A segment could not be made: as good as full, until something is freed or some time is over."""
-        work, made = self._pending.pop(segment)
-        self.bytes -= made.n_bytes
-        work.owner.held_bytes -= made.n_bytes
+        work = self._settle_pending(segment)
+        self.bytes -= segment.n_bytes
+        work.owner.held_bytes -= segment.n_bytes
         work.is_charged = False
-        work.pending -= 1
         self.leave_share(work)
         self.stop_reading(work)
         self.retry_s = self._state.now_s + _RETRY_S
@@ -280,25 +286,23 @@ class MemoryPool:
         del state.works[work.id]
         work.owner.n_works -= 1
         if work.is_announced:
-            state.out.append(Release(work.id))
+            state.out.append(Release(work))
 
-    def create_shared(self, size: int, connection: int) -> int:
-        """Begin to make a segment for a connection; 0: there is no memory now, or somebody waits for it."""
+    def create_shared(self, size: int, connection: ConnectionRecord) -> Grant | None:
+        """Begin to make a segment for a connection; None: there is no memory now, or others wait."""
         if self.n_waiting or self.used_bytes + size > self.bound_bytes or self.retry_s < _NEVER:
-            return 0
-        self._make_space(size)
-        self._n_made += 1
-        self._add(size)
-        self._state.out.append(CreateSegment(self._n_made, size, connection))
-        return self._n_made
+            return None
+        grant = Grant(self._number_for(size), size, connection=connection, is_pending=True)
+        self._state.out.append(CreateSegment(grant))
+        return grant
 
-    def destroy_shared(self, segment: int, size: int, is_created: bool) -> None:
+    def destroy_shared(self, grant: Grant) -> None:
         """A segment of a connection is not needed any more, or could not be made."""
-        self.bytes -= size
+        self.bytes -= grant.n_bytes
         self.must_serve = True
-        if is_created:
+        if grant.is_created:
             self.retry_s = _NEVER
-            self._state.out.append(DestroySegment(segment))
+            self._state.out.append(DestroySegment(grant))
 
     # Below
 
@@ -325,20 +329,24 @@ class MemoryPool:
         if free:
             self.free_bytes -= size
             return free.pop()
+        return SegmentRecord(self._number_for(size), size)
+
+    def _settle_pending(self, segment: SegmentRecord) -> WorkRecord:
+        """A segment is made, or cannot be; returns the work it was made for."""
+        work, segment.wanted_by = segment.wanted_by, None
+        assert work is not None
+        self._pending.remove(segment)
+        work.pending -= 1
+        return work
+
+    def _number_for(self, size: int) -> int:
+        """Make space for one more segment of that size, and number it."""
         self._make_space(size)
-        self._n_made += 1
-        self._add(size)
-        return SegmentRecord(self._n_made, size)
-
-    def _make(self, segment: SegmentRecord, work: WorkRecord) -> None:
-        self._pending[segment.id] = work, segment
-        work.pending += 1
-        self._state.out.append(CreateSegment(segment.id, segment.n_bytes, 0))
-
-    def _add(self, size: int) -> None:
         self.bytes += size
         if self.bytes > self.peak_bytes:
             self.peak_bytes = self.bytes
+        self._n_made += 1
+        return self._n_made
 
     def _make_space(self, size: int) -> None:
         """Drop free segments until `size` more bytes fit."""
@@ -347,8 +355,7 @@ class MemoryPool:
                 segment = free.pop(0)
                 self.free_bytes -= segment.n_bytes
                 self.bytes -= segment.n_bytes
-                del self._segments[segment.id]
-                self._state.out.append(DestroySegment(segment.id))
+                self._state.out.append(DestroySegment(segment))
 
     def _wanted(self, work: WorkRecord) -> int:
         return work.output_bytes if work.shared is not None else work.memory_bytes
@@ -400,17 +407,6 @@ class MemoryPool:
             return work
         return None
 
-    # What to look at
-
-    def explain(self, work: WorkRecord) -> str:
-        """What a work waits for that waits for memory."""
-        if work.pending:
-            return "waits for its memory to be made"
-        n_ahead = list(work.owner.waiting).index(work)
-        n_bytes = self._wanted(work)
-        free_bytes = self.bound_bytes - self.used_bytes
-        return f"waits for {n_bytes} bytes behind {n_ahead} of its tenant, {free_bytes} are free"
-
     def snapshot(self) -> dict[str, int]:
         """All that there is to know about it, fit for JSON."""
         return {
@@ -432,8 +428,9 @@ class MemoryPool:
         free_bytes = sum(segment.n_bytes for free in self._free.values() for segment in free)
         assert free_bytes == self.free_bytes
         held = {work: work.segment_bytes for work in self._state.works.values()}
-        for work, segment in self._pending.values():
-            held[work] += segment.n_bytes
+        for segment in self._pending:
+            assert segment.wanted_by is not None
+            held[segment.wanted_by] += segment.n_bytes
         assert self.bytes == free_bytes + sum(held.values()) + self.sharing.n_bytes <= self.bound_bytes
         kept = [work for work in held if work.is_kept and not work.is_charged]
         assert self.kept_bytes == sum(held[work] for work in kept)
@@ -445,7 +442,7 @@ class MemoryPool:
             assert tenant.reading_bytes == sum(work.reading_bytes for work in mine)
             assert all(work.state is WorkState.WAITING for work in tenant.waiting)
         assert self.n_waiting == sum(len(tenant.waiting) for tenant in self._state.tenants.values())
-        for connection in self._state.connections.values():
+        for connection in self._state.connections:
             mine = [work for work in held if work.connection is connection]
             assert connection.held_bytes == sum(work.share_bytes for work in mine)
 
@@ -457,3 +454,208 @@ def class_bytes(n_bytes: int) -> int:
     power = 1 << (n_bytes - 1).bit_length()
     middle = power // 4 * 3
     return middle if n_bytes <= middle else power
+
+
+#: A segment the client returned serves a request of at least this part of it.
+_MOST_WASTE = 4
+
+
+class Sharing:
+    """All shared memory.
+
+    At most `max_shared_bytes` for one connection, and half of all memory together.
+
+    Attributes:
+        n_bytes: of all of it.
+    """
+
+    def __init__(self, settings: MachineSettings, memory: MemoryPool, state: MachineState) -> None:
+        self.n_bytes = 0
+        self._memory = memory
+        self._state = state
+        self._connection_bytes = settings.max_shared_bytes
+        self._bound_bytes = settings.pool_bytes // 2
+        self._grants: set[Grant] = set()
+
+    def want(self, connection: ConnectionRecord, request_id: int, n_bytes: int) -> bool:
+        """A client wants shared memory; whether it gets some, now or when it was made."""
+        grant = self._returned(connection, n_bytes)
+        if grant is None:
+            grant = self._create(connection, n_bytes)
+            if grant is None:
+                return False
+            grant.request_id = request_id
+            return True
+        grant.is_returned = False
+        self._show(grant, request_id)
+        return True
+
+    def use(self, connection: ConnectionRecord, place: SharedInputs, is_exclusive: bool) -> Grant | Failure:
+        """Begin a request whose inputs lie in shared memory; a failure says why it cannot be."""
+        number, n_bytes = place
+        grant = connection.grants.get(number)
+        if grant is None or grant.is_returned or not grant.is_created:
+            return _bad(f"segment {number} is not shared with this connection")
+        if n_bytes > grant.n_bytes:
+            return _bad(f"segment {number} has {grant.n_bytes} bytes, {n_bytes} are named")
+        if grant.is_exclusive or (is_exclusive and grant.n_users):
+            return _bad(f"segment {number} is used by another request")
+        grant.n_users += 1
+        grant.is_exclusive = is_exclusive
+        return grant
+
+    def take_for_result(self, work: WorkRecord, n_bytes: int) -> Grant | None:
+        """Shared memory for the result of a work; None: there is none now.
+
+        It may still have to be made: then it counts in `work.pending`.
+        """
+        connection = work.connection
+        grant = self._returned(connection, n_bytes) or self._create(connection, n_bytes)
+        if grant is None:
+            return None
+        if grant.is_pending:
+            grant.wanted_by = work
+            work.pending += 1
+        grant.is_returned = False
+        grant.n_users += 1
+        grant.is_exclusive = True
+        return grant
+
+    def show_result(self, work: WorkRecord, grant: Grant) -> None:
+        """Let the client have the memory its result lies in, before it gets the message about the result."""
+        work.is_shown = True
+        if not grant.is_known:
+            self._show(grant, 0)
+
+    def free_inputs(self, work: WorkRecord) -> None:
+        """A request is about to be answered: its client may name the memory of its inputs from now on."""
+        grant = work.input_grant
+        if grant is not None and not work.is_input_free:
+            work.is_input_free = True
+            grant.n_leaving += 1
+            _user_gone(grant)
+
+    def end_work(self, work: WorkRecord) -> None:
+        """A work, and all that leaves from its memory, is over."""
+        inputs, work.input_grant = work.input_grant, None
+        outputs, work.output_grant = work.output_grant, None
+        if inputs is not None:
+            if work.is_input_free:
+                inputs.n_leaving -= 1
+            else:
+                _user_gone(inputs)
+            self._drop_if_over(inputs)
+        if outputs is not None:
+            _user_gone(outputs)
+            if not work.is_shown:
+                outputs.is_returned = True
+            self._drop_if_over(outputs)
+
+    def give_back(self, connection: ConnectionRecord, number: int) -> None:
+        """The client reads a segment no more; unknown numbers are ignored."""
+        grant = connection.grants.get(number)
+        if grant is not None:
+            grant.is_returned = True
+
+    def end(self, connection: ConnectionRecord) -> None:
+        """A connection is over: destroy what is not in use now, the rest when its use ends."""
+        for grant in tuple(connection.grants.values()):
+            self._drop_if_over(grant)
+
+    def created(self, grant: Grant) -> WorkRecord | None:
+        """A segment is there; returns the work that waits for nothing more now."""
+        grant.is_created, grant.is_pending = True, False
+        work, grant.wanted_by = grant.wanted_by, None
+        if work is not None:
+            work.pending -= 1
+            return None if work.pending else work
+        if grant.connection.is_open:
+            self._show(grant, grant.request_id)
+        self._drop_if_over(grant)
+        return None
+
+    def failed(self, grant: Grant) -> WorkRecord | None:
+        """A segment could not be made; returns the work whose result it was for, None: a client wanted it."""
+        grant.is_pending = False
+        work, grant.wanted_by = grant.wanted_by, None
+        if work is not None:
+            work.pending -= 1
+            work.output_grant = None
+        self._drop(grant)
+        return work
+
+    def bytes_of(self, tenant: TenantRecord) -> int:
+        """Shared memory of all connections of a tenant."""
+        return sum(each.n_bytes for each in self._grants if each.connection.tenant is tenant)
+
+    def validate(self) -> None:
+        """Check that users and bytes agree with the works.
+
+        Raises:
+            AssertionError: they do not.
+        """
+        assert self.n_bytes == sum(grant.n_bytes for grant in self._grants) <= self._bound_bytes
+        works = self._state.works.values()
+        for grant in self._grants:
+            assert grant.connection.grants[grant.id] is grant
+            inputs = [work for work in works if work.input_grant is grant]
+            n_users = sum(not work.is_input_free for work in inputs)
+            n_users += sum(work.output_grant is grant for work in works)
+            assert grant.n_users == n_users
+            assert grant.n_leaving == sum(work.is_input_free for work in inputs)
+            assert grant.connection.is_open or inputs or n_users or grant.is_pending
+
+    # Below
+
+    def _show(self, grant: Grant, request_id: int) -> None:
+        grant.is_known = True
+        self._state.out.append(GrantMemory(grant.connection, request_id, grant))
+
+    def _returned(self, connection: ConnectionRecord, n_bytes: int) -> Grant | None:
+        """A segment the client returned, of about the right size."""
+        for grant in connection.grants.values():
+            is_idle = grant.is_created and not (grant.n_users or grant.n_leaving)
+            if grant.is_returned and is_idle and n_bytes <= grant.n_bytes <= _MOST_WASTE * n_bytes:
+                return grant
+        return None
+
+    def _create(self, connection: ConnectionRecord, n_bytes: int) -> Grant | None:
+        """Begin to make fresh memory: used one would show the client what others left in it."""
+        memory = self._memory
+        size = memory.size_of(n_bytes)
+        is_full = connection.granted_bytes + size > self._connection_bytes
+        if is_full or self.n_bytes + size > self._bound_bytes or not connection.is_open:
+            return None
+        grant = memory.create_shared(size, connection)
+        if grant is None:
+            return None
+        self._grants.add(grant)
+        connection.grants[grant.id] = grant
+        connection.granted_bytes += size
+        connection.tenant.held_bytes += size
+        self.n_bytes += size
+        return grant
+
+    def _drop_if_over(self, grant: Grant) -> None:
+        is_used = grant.n_users or grant.n_leaving or grant.is_pending
+        if not grant.connection.is_open and not is_used:
+            self._drop(grant)
+
+    def _drop(self, grant: Grant) -> None:
+        connection = grant.connection
+        self._grants.remove(grant)
+        del connection.grants[grant.id]
+        connection.granted_bytes -= grant.n_bytes
+        connection.tenant.held_bytes -= grant.n_bytes
+        self.n_bytes -= grant.n_bytes
+        self._memory.destroy_shared(grant)
+
+
+def _user_gone(grant: Grant) -> None:
+    grant.n_users -= 1
+    if not grant.n_users:
+        grant.is_exclusive = False
+
+
+def _bad(message: str) -> Failure:
+    return Failure("rejected", "bad-placement", message)

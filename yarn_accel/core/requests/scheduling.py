@@ -1,4 +1,4 @@
-"""Which worker computes what next.
+"""Which worker computes what next, and how long that should take.
 
 **Between tenants** start-time fair queueing, for each device kind by itself: a tenant's share stands at a
 virtual time, device-seconds had divided by weight, and the one furthest behind is served next.  A batch is
@@ -19,17 +19,22 @@ a short computation does not wait for the way there and back.  Where a worker co
 (`lanes`) it holds as many, whatever is expected.  Who is idle is served before anybody is sent a second
 batch, and who has one before anybody is sent a third.  Where an entry could run on another device kind and
 would be finished earlier there, with all that is queued for it done first, it is left to that kind.
+
+**Expected seconds** (`RateTable`) are learned from calibration and from what is served. A rate is the seconds
+per unit of work (flops, or bytes for what only moves them) of an operation in a size class, a power of two of
+work, on a device. What was never seen is judged by the nearest class of the same operation, then by the
+device's other operations, then by a rate no device falls far below.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from yarn_accel.core.requests.queues import BatchLimits, BatchQueue, FairShare, QueueEntry, TenantQueue
+from yarn_accel.core.requests.records import BatchLimits, BatchQueue, FairShare, QueueEntry, TenantQueue
 from yarn_accel.core.requests.settings import MachineSettings
-from yarn_accel.core.requests.workers import Batch, WorkerGroup, WorkerRecord
 
 _NEVER = float("inf")
 _MAX_IDLE_TENANTS = 1024
@@ -40,7 +45,7 @@ _SLACK = 64
 class Start(NamedTuple):
     """A batch that was given to a worker just now."""
 
-    worker: int
+    worker: Hashable
     entries: Sequence[QueueEntry]
     expected_s: float
 
@@ -60,7 +65,8 @@ class Scheduler:
         self._serial = 0
         self._tenants: dict[str, TenantQueue] = {}
         self._groups: dict[str, WorkerGroup] = {}
-        self._workers: dict[int, WorkerRecord] = {}
+        #: By what the shell calls them; to be looked at, not changed.
+        self.workers: dict[Hashable, WorkerRecord] = {}
         #: Deadlines, and when batches are ready that are not full; to be looked at, not changed.
         self.due: list[tuple[float, int, QueueEntry]] = []
         self.alarms: list[tuple[float, int, BatchQueue]] = []
@@ -81,31 +87,31 @@ class Scheduler:
             tenant = self._tenants[name] = TenantQueue(name, weight, self._limits, settings.queue_bytes)
         return tenant
 
-    def start_at_once(self, entry: QueueEntry, now_s: float) -> int:
+    def start_at_once(self, entry: QueueEntry, now_s: float) -> Hashable | None:
         """The short way of the common case: nothing waits, and a worker takes the entry at once.
 
         The same as `add`, `advance` and `dispatch` in every respect, the virtual times among them.
 
         Returns:
-            the worker; -1: it is not so simple, nothing has changed, go the long way.
+            the worker; None: it is not so simple, nothing has changed, go the long way.
         """
         tenant = entry.tenant
         if self.waiting or self.due or self.alarms or entry.due_s:
-            return -1
+            return None
         expected_s = entry.expected_s
         if len(expected_s) != 1 or tenant.used_bytes >= tenant.bound_bytes:
-            return -1
+            return None
         may_wait = self._limits.max_delay_s > 0.0
         if may_wait and not tenant.kind_queue(expected_s).queue(entry.batch_key).goes_at_once:
-            return -1
+            return None
         ((kind, seconds),) = expected_s.items()
         group = self._groups.get(kind)
         if now_s > self._now_s:
             self._now_s = now_s
         worker = group.next_worker(self._now_s) if group is not None else None
         if group is None or worker is None:
-            return -1
-        entry.worker = worker.number
+            return None
+        entry.worker = worker.name
         share = tenant.shares.get(kind)
         if share is None:
             share = tenant.shares[kind] = FairShare()
@@ -114,7 +120,7 @@ class Scheduler:
         group.virtual_s = share.start_v
         self._hand_over(worker, tenant, {entry.id: entry}, seconds)
         tenant.used_bytes += entry.memory_bytes
-        return worker.number
+        return worker.name
 
     def add(self, entry: QueueEntry, now_s: float) -> None:
         """Queue an entry that can be computed."""
@@ -127,7 +133,7 @@ class Scheduler:
         entry.entered_s = self._now_s
         entry.queue = queue
         entry.is_queued = True
-        entry.worker = -1
+        entry.worker = None
         queue.push(entry)
         tenant.n_queued += 1
         self.waiting[tenant.name] = tenant
@@ -152,14 +158,14 @@ class Scheduler:
         if entry.is_queued:
             self._remove(entry)
 
-    def finish(self, number: int, entries: Sequence[QueueEntry], busy_s: float, now_s: float) -> str:
+    def finish(self, name: Hashable, entries: Sequence[QueueEntry], busy_s: float, now_s: float) -> str:
         """Take note that a worker answered for entries it has, and how much device time they really took.
 
         Returns:
             the kind of its device.
         """
         self._hear(now_s)
-        worker = self._workers[number]
+        worker = self.workers[name]
         kind = worker.group.kind
         batches = worker.batches
         if len(batches) == 1 and len(entries) == len(batches[0].left):
@@ -180,18 +186,18 @@ class Scheduler:
         worker.group.place(worker)
         return kind
 
-    def add_worker(self, number: int, kind: str, now_s: float) -> None:
+    def add_worker(self, name: Hashable, kind: str, now_s: float) -> None:
         """A worker that is new takes batches from now on."""
         self._hear(now_s)
         group = self._groups.get(kind) or self._add_group(kind)
-        worker = WorkerRecord(number, group)
-        self._workers[number] = group.workers[number] = worker
+        worker = WorkerRecord(name, group)
+        self.workers[name] = group.workers[name] = worker
         group.place(worker)
 
-    def remove_worker(self, number: int, now_s: float) -> list[QueueEntry]:
+    def remove_worker(self, name: Hashable, now_s: float) -> list[QueueEntry]:
         """A worker is gone; returns what it had."""
         self._hear(now_s)
-        worker = self._workers.pop(number, None)
+        worker = self.workers.pop(name, None)
         if worker is None:
             return []
         group = worker.group
@@ -269,35 +275,7 @@ class Scheduler:
                 }
                 for tenant in self._tenants.values()
             },
-            "workers": {
-                worker.number: {
-                    "kind": worker.group.kind,
-                    "batches": [len(batch.left) for batch in worker.batches],
-                    "free_in_s": worker.left_s(self._now_s),
-                }
-                for worker in self._workers.values()
-            },
         }
-
-    def explain(self, entry: QueueEntry) -> str:
-        """What a queued entry waits for."""
-        rank = entry.rank, entry.serial
-        n_ahead = sum((other.rank, other.serial) < rank for other in entry.tenant.entries())
-        tenant = entry.tenant
-        place = f"queued behind {n_ahead} of its tenant {tenant.name} (weight {tenant.weight:g})"
-        return f"{place}: {self._hindrance(entry)}"
-
-    def _hindrance(self, entry: QueueEntry) -> str:
-        groups = [self._groups[kind] for kind in entry.expected_s]
-        if entry.tenant.used_bytes >= entry.tenant.bound_bytes:
-            return "results of its tenant are not taken"
-        if not any(group.workers for group in groups):
-            return "no worker of kind " + " or ".join(group.kind for group in groups)
-        if entry.queue is not None and entry.queue.ready_s() > self._now_s:
-            return f"its batch may fill for {entry.queue.ready_s() - self._now_s:.6f} s more"
-        if any(group.idle for group in groups):
-            return "another device kind will be done with it earlier"
-        return "all workers are busy"
 
     def validate(self) -> None:
         """Check that the state agrees with itself; for tests.
@@ -306,9 +284,9 @@ class Scheduler:
             AssertionError: it does not.
         """
         queued = [entry for tenant in self.waiting.values() for entry in tenant.entries()]
-        for worker in self._workers.values():
+        for worker in self.workers.values():
             for batch in worker.batches:
-                assert all(entry.worker == worker.number for entry in batch.left.values())
+                assert all(entry.worker == worker.name for entry in batch.left.values())
                 assert not any(entry.is_queued for entry in batch.left.values())
         for tenant in self._tenants.values():
             tenant.validate()
@@ -440,7 +418,7 @@ class Scheduler:
         self, worker: WorkerRecord, tenant: TenantQueue, queue: BatchQueue, starts: list[Start]
     ) -> None:
         kind = worker.group.kind
-        entries = queue.take(worker.number)
+        entries = queue.take(worker.name)
         expected_s = 0.0
         for entry in entries:
             self._uncount(tenant, entry)
@@ -449,7 +427,7 @@ class Scheduler:
         if queue.n_entries:
             self._settle(queue)
         self._hand_over(worker, tenant, {entry.id: entry for entry in entries}, expected_s)
-        starts.append(Start(worker.number, entries, expected_s))
+        starts.append(Start(worker.name, entries, expected_s))
 
     def _hand_over(
         self, worker: WorkerRecord, tenant: TenantQueue, left: dict[int, QueueEntry], expected_s: float
@@ -474,7 +452,7 @@ class Scheduler:
 
     def _end(self, group: WorkerGroup, tenant: TenantQueue, entries: Collection[QueueEntry]) -> None:
         for entry in entries:
-            entry.worker = -1
+            entry.worker = None
             tenant.used_bytes -= entry.memory_bytes
         tenant.n_running -= len(entries)
         group.n_running -= len(entries)
@@ -493,3 +471,210 @@ class Scheduler:
             if not group.n_running and not group.n_queued:
                 # Nobody was kept waiting, so nobody owes anybody anything.
                 group.virtual_s = group.furthest_v
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """What a worker was sent; `left` are the entries it has not answered for, by id."""
+
+    tenant: TenantQueue
+    left: dict[int, QueueEntry]
+    expected_s: float
+    started_s: float
+
+
+@dataclass(slots=True, eq=False)
+class WorkerRecord:
+    """One worker; of its batches it computes as many as it has lanes, and has one more ready at most."""
+
+    name: Hashable
+    group: WorkerGroup
+    batches: list[Batch] = field(default_factory=list)
+
+    def left_s(self, now_s: float) -> float:
+        """For how long it is still busy; one that should be done is believed to need as long again."""
+        if not self.batches:
+            return 0.0
+        first = self.batches[0]
+        left_s = abs(first.started_s + first.expected_s - now_s)
+        return left_s + sum(batch.expected_s for batch in self.batches[1:])
+
+
+@dataclass(slots=True, eq=False)
+class WorkerGroup:
+    """The workers of one device kind, what is queued for them, and the virtual time of that queue.
+
+    Attributes:
+        prefetch_below_s: while a worker is busy for shorter than that, the next batch may be sent ahead.
+        n_lanes: batches that a worker computes at a time.
+        idle: those with nothing to do, the one that was busy last at the end.
+        ready: those with a free lane, or busy for so short that the next batch may be sent ahead, the longest
+            busy first.
+        queued_s: what all queued entries together should take here.
+        virtual_s: the start of the batch that was started last, or was furthest ahead of all before it.
+        furthest_v: the largest virtual time any tenant has reached.
+    """
+
+    kind: str
+    prefetch_below_s: float
+    n_lanes: int = 1
+    workers: dict[Hashable, WorkerRecord] = field(default_factory=dict)
+    idle: dict[Hashable, WorkerRecord] = field(default_factory=dict)
+    ready: dict[Hashable, WorkerRecord] = field(default_factory=dict)
+    n_queued: int = 0
+    n_running: int = 0
+    queued_s: float = 0.0
+    virtual_s: float = 0.0
+    furthest_v: float = 0.0
+
+    def place(self, worker: WorkerRecord) -> None:
+        """Put a worker among the idle, the ready, or neither."""
+        name = worker.name
+        self.idle.pop(name, None)
+        self.ready.pop(name, None)
+        batches = worker.batches
+        if not batches:
+            self.idle[name] = worker
+        elif len(batches) < self.n_lanes or (
+            len(batches) == 1 and batches[0].expected_s < self.prefetch_below_s
+        ):
+            self.ready[name] = worker
+
+    def next_worker(self, now_s: float) -> WorkerRecord | None:
+        """Who gets the next batch: the idle come before the ready."""
+        return self.next_idle() if self.idle else self.next_ready(now_s)
+
+    def next_idle(self) -> WorkerRecord:
+        """Of the idle, if there are any, the one whose memory is still warm."""
+        return self.idle[next(reversed(self.idle))]
+
+    def next_ready(self, now_s: float) -> WorkerRecord | None:
+        """Of the ready one with the fewest batches.
+
+        Nothing is put behind a batch that turns out to be long, only beside it.
+        """
+        best: WorkerRecord | None = None
+        for worker in self.ready.values():
+            n_batches = len(worker.batches)
+            is_behind = n_batches >= self.n_lanes
+            if is_behind and now_s - worker.batches[0].started_s >= self.prefetch_below_s:
+                continue
+            if n_batches == 1:
+                return worker
+            if best is None or n_batches < len(best.batches):
+                best = worker
+        return best
+
+    def remove(self, worker: WorkerRecord) -> None:
+        """Let go of a worker."""
+        for group in (self.workers, self.idle, self.ready):
+            group.pop(worker.name, None)
+
+    def free_in_s(self, now_s: float) -> float:
+        """When the first of the workers has done what it was sent."""
+        return 0.0 if self.idle else min(worker.left_s(now_s) for worker in self.workers.values())
+
+    def validate(self) -> None:
+        """Check that the sets agree with the workers.
+
+        Raises:
+            AssertionError: they do not.
+        """
+        assert set(self.idle) == {name for name, worker in self.workers.items() if not worker.batches}
+        most = max(2, self.n_lanes)
+        assert all(0 < len(worker.batches) < most for worker in self.ready.values())
+        assert all(len(worker.batches) <= most for worker in self.workers.values())
+        assert all(batch.left for worker in self.workers.values() for batch in worker.batches)
+        n_running = sum(len(batch.left) for worker in self.workers.values() for batch in worker.batches)
+        assert self.n_running == n_running
+
+
+#: How much a new observation counts against what is known.
+_SHARE_OF_NEW = 0.2
+#: Nothing is believed to be so much faster or slower than before at once: a stolen core is not a new device.
+_MAX_CHANGE = 8.0
+#: Observations after which a rate moves slowly.
+_N_EARLY = 4
+#: Units of work per second of a device kind nothing is known of.
+_FIRST_GUESS = {"cpu": 2e9, "cuda": 2e11}
+#: An operation never seen on a device is not believed to be short, so that nothing is queued up behind it.
+_LEAST_GUESS_S = 0.01
+
+
+def size_class(work: float) -> int:
+    """The power of two below an amount of work.
+
+    >>> size_class(0), size_class(1), size_class(1023), size_class(1024)
+    (0, 0, 9, 10)
+    """
+    return max(int(work).bit_length() - 1, 0)
+
+
+@dataclass(slots=True)
+class Rate:
+    """What is known of an operation in one size class on one device; `n_seen` 0: nothing."""
+
+    s_per_unit: float = 0.0
+    n_seen: int = 0
+
+    def learn(self, s_per_unit: float) -> None:
+        """Take one more observation into account."""
+        known = self.s_per_unit
+        if not self.n_seen:
+            self.s_per_unit = s_per_unit
+        else:
+            share = _SHARE_OF_NEW
+            if self.n_seen < _N_EARLY and share * (self.n_seen + 1) < 1.0:
+                share = 1.0 / (self.n_seen + 1)
+            if s_per_unit > known * _MAX_CHANGE:
+                s_per_unit = known * _MAX_CHANGE
+            elif s_per_unit < known / _MAX_CHANGE:
+                s_per_unit = known / _MAX_CHANGE
+            self.s_per_unit = known + share * (s_per_unit - known)
+        self.n_seen += 1
+
+
+class RateTable:
+    """Seconds per unit of work by (operation, size class, device).
+
+    A device is named as the caller likes, ``cuda:0`` or just ``cpu``; its kind is what stands before the
+    colon.
+    """
+
+    def __init__(self) -> None:
+        self._rates: dict[tuple[str, str], dict[int, Rate]] = {}
+
+    def rate(self, operation: str, work: float, device: str) -> Rate:
+        """The rate that computations of this size are measured by."""
+        classes = self._rates.setdefault((operation, device), {})
+        return classes.setdefault(size_class(work), Rate())
+
+    def observe(self, operation: str, work: float, device: str, seconds: float) -> float:
+        """Learn from one computation, or from one entry's part of a batch; returns what is expected now."""
+        if seconds <= 0.0:
+            return self.expected_s(operation, work, device)
+        rate = self.rate(operation, work, device)
+        rate.learn(seconds / max(work, 1.0))
+        return rate.s_per_unit * max(work, 1.0)
+
+    def expected_s(self, operation: str, work: float, device: str) -> float:
+        """Seconds such a computation should take; above 0, however little is known."""
+        work = max(work, 1.0)
+        classes = self._rates.get((operation, device), {})
+        seen = [known for known, rate in classes.items() if rate.n_seen]
+        if seen:
+            wanted = size_class(work)
+            nearest = min(seen, key=lambda known: abs(known - wanted))
+            return classes[nearest].s_per_unit * work
+        return max(work * self._typical(device), _LEAST_GUESS_S)
+
+    def _typical(self, device: str) -> float:
+        """Seconds per unit of work of a device for an operation it was never seen with: its middle rate."""
+        known = sorted(
+            rate.s_per_unit
+            for (_, other), classes in self._rates.items()
+            if other == device
+            for rate in classes.values()
+            if rate.n_seen
+        )
+        return known[len(known) // 2] if known else 1.0 / _FIRST_GUESS.get(device.partition(":")[0], 2e9)

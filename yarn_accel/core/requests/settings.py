@@ -1,11 +1,9 @@
-"""What the request machine is configured with."""
+"""Limits of the request machine, shares and rights of its tenants."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-_MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ _UNKNOWN = TenantSettings()
 
 @dataclass(frozen=True, slots=True)
 class MachineSettings:
-    """Limits and shares.
+    """Limits and shares; what a site can set has its default in the server's configuration.
 
     Attributes:
         pool_bytes: ceiling of all segments together.
@@ -40,29 +38,29 @@ class MachineSettings:
         reply_cache_bytes: memory of the copied answers.
         reply_cache_age_s: how long any answer is remembered.
         max_attempts: workers that one request may crash before it fails.
-        unread_grace_s: a connection that has not moved for so long, and holds memory above the share of its
-            tenant, is cut off when another tenant waits for that memory.
         max_batch_size: requests computed together.
         max_batch_bytes: inputs of one batch.
         max_queue_delay_s: how long a request waits for others to fill its batch.
+        unread_grace_s: a connection that has not moved for so long, and holds memory above the share of its
+            tenant, is cut off when another tenant waits for that memory.
         prefetch_below_s: a worker busy for shorter than that gets its next batch ahead.
         priority_step_s: one step of priority counts as so many seconds of earlier arrival.
         lanes: by kind of device, batches that a worker computes at a time; one where none is named.
         tenants: by name; ``*`` is everybody not named.
     """
 
-    pool_bytes: int = 1024 * _MIB
-    queue_bytes: int = 512 * _MIB
-    max_request_bytes: int = 256 * _MIB
-    max_shared_bytes: int = 512 * _MIB
-    max_in_flight: int = 64
-    reply_cache_bytes: int = 8 * _MIB
-    reply_cache_age_s: float = 600.0
-    max_attempts: int = 2
+    pool_bytes: int
+    queue_bytes: int
+    max_request_bytes: int
+    max_shared_bytes: int
+    max_in_flight: int
+    reply_cache_bytes: int
+    reply_cache_age_s: float
+    max_attempts: int
+    max_batch_size: int
+    max_batch_bytes: int
+    max_queue_delay_s: float
     unread_grace_s: float = 0.5
-    max_batch_size: int = 64
-    max_batch_bytes: int = 4 * _MIB
-    max_queue_delay_s: float = 0.0
     prefetch_below_s: float = 0.005
     priority_step_s: float = 10.0
     lanes: Mapping[str, int] = field(default_factory=dict)

@@ -1,29 +1,36 @@
 """A worker's GPU: made ready once, shared buffers pinned, every lane of computations on a stream of its own.
 
-Imported only in a worker that takes the place of a GPU; needs CuPy.
+Imported only in a worker that takes the place of a GPU; needs CuPy. The CUDA libraries come with the
+environment (`gpu: bundled`) or are the node's own (`gpu: site`); they are found as CuPy finds them. Before a
+GPU computes for anybody it computes small cases (`probe`), each library and kernel once, and the CPU judges
+the results.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
+from yarn_accel.adapters.nvml import load_nvml
+from yarn_accel.core.requests.records import Failure
 from yarn_accel.errors import StartupError
-from yarn_accel.operations.cuda_streams import set_memory_wait
+from yarn_accel.operations import allocate, get
+from yarn_accel.operations.cuda_streams import SMALL_ORDER, set_memory_wait
 from yarn_accel.operations.gpu_errors import Blame, blame_of, driver_fault
-from yarn_accel.pipeline.nvml import load_nvml
-from yarn_accel.pipeline.workers.devices import Device
-from yarn_accel.pipeline.workers.execution import error_of
-from yarn_accel.pipeline.workers.gpu_toolkit import CUDA_MAJOR, cuda_major, describe_toolkit, find_toolkit
-from yarn_accel.pipeline.workers.jobs import JobFailure
-from yarn_accel.pipeline.workers.memory import Mapping
+from yarn_accel.pipeline.workers.execution import MappedSegment, error_of
+from yarn_accel.pipeline.workers.launching import Device
+from yarn_accel.pipeline.workers.measuring import png_of
 
 logger = logging.getLogger(__name__)
 
@@ -93,8 +100,6 @@ class CudaDevice:
         Raises:
             StartupError: one cannot be computed, or is not what the CPU computes.
         """
-        from yarn_accel.pipeline.workers.gpu_probe import probe
-
         try:
             with self.stream():
                 probe()
@@ -116,7 +121,7 @@ class CudaDevice:
             "gpu": bytes(properties["name"]).decode("utf-8", "replace"),
         }
 
-    def pin(self, mapping: Mapping) -> Callable[[], None]:
+    def pin(self, mapping: MappedSegment) -> Callable[[], None]:
         """Let the GPU copy from and to a shared buffer directly; without that it is only slower."""
         try:
             self._runtime.hostRegister(mapping.address, len(mapping.memory), _PORTABLE)
@@ -125,7 +130,7 @@ class CudaDevice:
             return _nothing
         return lambda: self._unpin(mapping.address)
 
-    def explain(self, error: BaseException) -> JobFailure:
+    def explain(self, error: BaseException) -> Failure:
         """What a failed computation means; who bears it is put down as `fault` or `broken`."""
         blame = blame_of(error)
         text = f"{type(error).__name__}: {error}"
@@ -140,15 +145,15 @@ class CudaDevice:
             self._cupy.get_default_memory_pool().free_all_blocks()
             free_bytes, total_bytes = self._runtime.memGetInfo()
             text = f"the GPU is out of memory: {free_bytes >> 20} MiB of {total_bytes >> 20} MiB are free"
-            return JobFailure("unavailable", "out-of-memory", text, "", True)
+            return Failure("unavailable", "out-of-memory", text, "", True)
         if blame is Blame.REQUEST:
-            return JobFailure("rejected", "gpu-refused", f"the GPU's library refused it: {text}", _ON_CPU)
+            return Failure("rejected", "gpu-refused", f"the GPU's library refused it: {text}", _ON_CPU)
         if blame is Blame.PROCESS:
             self.broken = text
-            return JobFailure("unavailable", "gpu-failed", text, "", True)
+            return Failure("unavailable", "gpu-failed", text, "", True)
         if blame is not Blame.NONE:
             self.fault = text
-            return JobFailure("unavailable", "sick-device", text, "", True)
+            return Failure("unavailable", "sick-device", text, "", True)
         return error_of(error)
 
     def _ask_cuda(self) -> Exception | None:
@@ -209,3 +214,173 @@ def _driver_fault(major: int) -> str:
 
 def _nothing() -> None:
     """Nothing to undo."""
+
+
+Array = Any
+Case = tuple[str, list[Array], dict[str, Any]]
+_FACTORIZATIONS = ("lu", "qr", "cholesky")
+_LIBRARY = 1e-8
+"""How far a product, a solution or a distance may be from the CPU's."""
+
+
+def cases() -> Iterator[Case]:
+    """Operation, inputs and parameters: in batches and alone, real and complex, images, and points."""
+    random = np.random.default_rng(0)
+    for dtype, order in (("f8", 9), ("f4", 9), ("c16", 9), ("f8", SMALL_ORDER + 1)):
+        matrix = random.standard_normal((order, order))
+        matrix = (matrix + 1j * matrix.T if dtype == "c16" else matrix).astype(dtype)
+        yield "lu", [np.asfortranarray(matrix)], {}
+        yield "qr", [np.asfortranarray(matrix[:, : order - 2])], {}
+        definite = matrix @ matrix.conj().T + order * np.eye(order, dtype=dtype)
+        yield "cholesky", [np.asfortranarray(definite.astype(dtype))], {}
+    left, right = random.standard_normal((2, 9, 9))
+    yield "gemm", [left, right], {}
+    factors = get("lu").run([left.copy()], {}).arrays
+    yield "solve", [factors["lu"], factors["piv"], right], {}
+    picture = np.frombuffer(png_of(random.integers(0, 256, (16, 16, 3), np.uint8)), np.uint8)
+    yield "features", [picture, np.array([picture.size], np.int64)], {}
+    points, others = random.standard_normal((2, 17, 3))
+    yield "knn", [points, others, np.arange(17) % 3], {}
+    yield "kmeans_step", [points, others[:4]], {}
+
+
+def probe() -> None:
+    """Compute all cases on the GPU that this process sees.
+
+    Raises:
+        StartupError: a result is not the CPU's; the message names the operation and the input.
+    """
+    for name, arrays, params in cases():
+        operation = get(name)
+        form, batch = operation.form("cuda"), operation.batch_form("cuda")
+        assert form is not None, name
+        found = [form(_copies(arrays), params)]
+        if batch is not None and max(array.shape[0] for array in arrays) <= SMALL_ORDER:
+            found += batch([(_copies(arrays), params, allocate) for _ in range(2)])
+        for outcome in found:
+            if isinstance(outcome, Exception) or not _is_right(name, arrays, params, outcome.arrays):
+                what = f"{name} of {arrays[0].dtype} {arrays[0].shape}"
+                raise StartupError(f"{what} on the GPU is not what the CPU computes")
+
+
+def _copies(arrays: list[Array]) -> list[Array]:
+    return [array.copy(order="K") for array in arrays]
+
+
+def _is_right(name: str, arrays: list[Array], params: dict[str, Any], found: dict[str, Array]) -> bool:
+    if name in _FACTORIZATIONS:
+        judged = get("residual").run([*_copies(arrays), *found.values()], {"operation": name})
+        return bool(judged.info["passed"])
+    expected = get(name).run(_copies(arrays), params).arrays
+    if name == "features":
+        return all(np.array_equal(found[key], array) for key, array in expected.items())
+    return all(
+        np.allclose(found[key], array, rtol=_LIBRARY, atol=_LIBRARY) for key, array in expected.items()
+    )
+
+
+CUDA_MAJOR = 12
+"""Of the CuPy that the extras `gpu` and `gpu-site` bring."""
+_SUPPORTED = (CUDA_MAJOR, 13)
+"""Of the CuPys that are used where they are installed."""
+_LIBRARIES = ("nvrtc", "cublas", "cusolver", "cusparse")
+_NUMBERED = ("nvrtc", "cublas")
+"""Those whose file has CUDA's number."""
+_SONAME = re.compile(r"\.so\.(\d+)")
+_CURE = (
+    "install the libraries of a CUDA {} toolkit on the node and name its folder by `server: {{environment: "
+    "{{CUDA_PATH: FOLDER}}}}`, or have those of CUDA 12 travel: `environment: {{gpu: bundled}}`"
+)
+
+
+@dataclass(frozen=True)
+class ToolkitFacts:
+    """What was found on this node.
+
+    Attributes:
+        paths: by name of the library, its file.
+        missing: by name of the library, why it could not be loaded.
+        headers: the folder of CUDA's headers; empty: there is none.
+        version: such as 12.4; empty: unknown.
+        packages: the folder that CuPy lies in.
+    """
+
+    paths: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    headers: str = ""
+    version: str = ""
+    packages: str = ""
+
+
+def describe_toolkit(facts: ToolkitFacts, major: int) -> str:
+    """One line: CUDA's version, and where it is.
+
+    Args:
+        facts: what was found.
+        major: of the CUDA that CuPy here was built with.
+
+    Raises:
+        StartupError: a library or the headers are missing, or of another CUDA; with the cure.
+    """
+    cure = _CURE.format(major)
+    roots = dict.fromkeys(str(Path(path).parents[1]) for path in facts.paths.values())
+    for name in _NUMBERED:
+        found = _SONAME.search(facts.paths.get(name, ""))
+        if found and int(found[1]) != major:
+            text = f"{facts.paths[name]} is of CUDA {found[1]}, but CuPy here is of CUDA {major}"
+            raise StartupError(text, cure=cure)
+    if facts.missing:
+        reasons = "; ".join(f"{name}: {why}" for name, why in facts.missing.items())
+        raise StartupError(f"libraries of CUDA {major} are missing: {reasons}", cure=cure)
+    if not facts.headers:
+        raise StartupError("the headers of the CUDA toolkit (cuda_runtime.h) are missing", cure=cure)
+    own = [root for root in roots if not (facts.packages and Path(root).is_relative_to(facts.packages))]
+    places = [f"packages in {facts.packages}"] if len(own) < len(roots) else []
+    places += [f"the node's toolkit in {', '.join(own)}"] if own else []
+    return f"CUDA {facts.version or major}: {' and '.join(places)}"
+
+
+def cuda_major(cupy_version: str, runtime_version: int) -> int:
+    """Of the CUDA that CuPy was built with: 12 or 13.
+
+    Args:
+        cupy_version: such as 14.2.0.
+        runtime_version: of the CUDA it was built with, such as 12090.
+
+    Raises:
+        StartupError: it is of another.
+    """
+    major = runtime_version // 1000
+    if major not in _SUPPORTED:
+        raise StartupError(
+            f"CuPy {cupy_version} (cupy-cuda{major}x) is of CUDA {major}, which is not supported",
+            cure=f"uninstall it and pip install 'cluster-accel[gpu]', which brings cupy-cuda{CUDA_MAJOR}x",
+        )
+    return major
+
+
+def find_toolkit(packages: str) -> ToolkitFacts | None:
+    """Load the libraries as CuPy does; None where that does not look for them itself."""
+    try:
+        pathfinder = importlib.import_module("cuda.pathfinder")
+    except ImportError:
+        return None
+    paths: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    for name in _LIBRARIES:
+        try:
+            paths[name] = str(pathfinder.load_nvidia_dynamic_lib(name).abs_path)
+        except (RuntimeError, OSError) as error:
+            missing[name] = str(error).partition(": No such")[0]
+    headers = pathfinder.find_nvidia_header_directory("cudart") or ""
+    version = _nvrtc_version(paths["nvrtc"]) if "nvrtc" in paths else ""
+    return ToolkitFacts(paths, missing, headers, version, packages)
+
+
+def _nvrtc_version(path: str) -> str:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    try:
+        status = ctypes.CDLL(path).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    except (OSError, AttributeError):
+        return ""
+    return "" if status else f"{major.value}.{minor.value}"

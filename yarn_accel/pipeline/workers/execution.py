@@ -1,12 +1,18 @@
-"""What a worker does with one batch: inputs as arrays where they lie, the operation, outputs found or placed.
+"""A worker's work on one batch: inputs as arrays where they lie, the operation, outputs found or placed.
 
-The outputs of an operation are looked for in three places: an input or a placed array itself, memory of the
-job reached by a view (any contiguous one), and elsewhere; only the last are copied, into the output area.
+`Segments` is the worker's view of the shared memory: mapped once, arrays in it without a copy. `Forms` knows
+which function computes an operation on this worker's kind of device. `Executor` runs it. The outputs of an
+operation are looked for in three places: an input or a placed array itself, memory of the job reached by a
+view (any contiguous one), and elsewhere; only the last are copied, into the output area.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import mmap
+import os
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic_ns, perf_counter
@@ -14,13 +20,16 @@ from typing import Any
 
 import numpy as np
 
+from yarn_accel.core.requests.records import EXPIRED, Failure
 from yarn_accel.errors import AccelError, RejectedError, StorageError, UnavailableError
+from yarn_accel.operations import registry
+from yarn_accel.operations.library import scipy_version
 from yarn_accel.operations.operation import converted
-from yarn_accel.pipeline.workers.control import ControlWord, LaneState
-from yarn_accel.pipeline.workers.jobs import EXPIRED, JobFailure
-from yarn_accel.pipeline.workers.memory import Array, OutputArea, OutputTooLargeError, Segments
+from yarn_accel.pipeline.workers.launching import ControlWord, LaneState
+from yarn_accel.wire.messages import ALIGNMENT_BYTES
 from yarn_accel.wire.tensors import ITEM_BYTES, MAX_DIMENSIONS, TensorSpec
 
+Array = np.ndarray[Any, Any]
 _MAX_MESSAGE = 2000
 _MAX_CURE = 500
 _IDLE, _READING, _OVERWRITING = int(LaneState.IDLE), int(LaneState.READING), int(LaneState.OVERWRITING)
@@ -30,6 +39,99 @@ Tensor = tuple[str, str, tuple[int, ...], str]
 
 class _BadOutcomeError(Exception):
     """An operation returned what is no outcome."""
+
+
+class OutputTooLargeError(Exception):
+    """The outputs need more space than the operation had announced."""
+
+
+@dataclass(frozen=True, slots=True)
+class MappedSegment:
+    """A segment in this process: its memory, and the address of its first byte."""
+
+    memory: mmap.mmap
+    address: int
+
+
+class Segments:
+    """The segments this worker has mapped, by id.
+
+    Attributes:
+        on_map: called with a new mapping (a GPU worker pins it); what it returns undoes that.
+    """
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, MappedSegment] = {}
+        self.on_map: Callable[[MappedSegment], Callable[[], None]] | None = None
+        self._undo: dict[int, Callable[[], None]] = {}
+
+    def map(self, segment: int, fd: int, n_bytes: int) -> None:
+        """Map a segment, and close its descriptor."""
+        try:
+            memory = mmap.mmap(fd, n_bytes)
+        finally:
+            os.close(fd)
+        mapping = MappedSegment(memory, _address(np.frombuffer(memory, np.uint8)))
+        self.by_id[segment] = mapping
+        if self.on_map is not None:
+            self._undo[segment] = self.on_map(mapping)
+
+    def drop(self, segment: int) -> None:
+        """Unmap a segment; should an operation have kept an array in it, as soon as that is gone."""
+        mapping = self.by_id.pop(segment, None)
+        undo = self._undo.pop(segment, None)
+        if undo is not None:
+            undo()
+        if mapping is not None:
+            with contextlib.suppress(BufferError):
+                mapping.memory.close()
+
+    def array(
+        self, segment: int, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any], order: Any
+    ) -> Array:
+        """An array in a mapped segment."""
+        if 0 in shape:
+            return np.empty(shape, dtype, order)
+        made: Array = np.ndarray(shape, dtype, self.by_id[segment].memory, offset, None, order)
+        return made
+
+
+class OutputArea:
+    """Where one job puts its outputs: space in a segment, handed out in pieces aligned to 64 bytes."""
+
+    __slots__ = ("_free", "_segments", "_stop", "placed", "segment")
+
+    def __init__(self, segments: Segments, segment: int, offset: int, n_bytes: int) -> None:
+        self._segments = segments
+        self.segment = segment
+        self._free = offset
+        self._stop = offset + n_bytes
+        self.placed: list[tuple[Array, int, int]] = []
+
+    def place(self, name: str, shape: tuple[int, ...], dtype: Any, order: str = "C") -> Array:
+        """A writable array of undefined content for the output of that name.
+
+        Raises:
+            OutputTooLargeError: no space.
+        """
+        kind = np.dtype(dtype)
+        n_bytes = kind.itemsize
+        for size in shape:
+            n_bytes *= int(size)
+        offset = -(-self._free // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        if offset + n_bytes > self._stop:
+            raise OutputTooLargeError(
+                f"output {name!r} needs {n_bytes} bytes, {max(0, self._stop - offset)} are left"
+            )
+        self._free = offset + n_bytes
+        array = self._segments.array(self.segment, offset, tuple(int(n) for n in shape), kind, order)
+        self.placed.append((array, self.segment, offset))
+        return array
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 @dataclass(slots=True)
@@ -68,6 +170,61 @@ class Template:
         return cls(operation, params, run, run_batch, overwrites, layout)
 
 
+class Forms:
+    """The operations for one kind of device."""
+
+    def __init__(self, device_kind: str) -> None:
+        self.device_kind = device_kind
+
+    def template(self, name: str, params: dict[str, Any], specs: Sequence[TensorSpec]) -> Template:
+        """What runs jobs of that kind; where it cannot be loaded, something that says so for each job."""
+        try:
+            operation = registry.get(name)
+            run, run_batch = operation.form(self.device_kind), operation.batch_form(self.device_kind)
+            facts = {} if run is not None else {"computed_on": "cpu"}
+            run = run or operation.form("cpu") or operation.run
+            computed = operation.computed_specs(specs, params)
+        except Exception as error:  # noqa: BLE001 -- the job must fail, not the worker
+            return Template.make(name, params, specs, _failing(error), None, False)
+        template = Template.make(name, params, specs, run, run_batch, operation.overwrites)
+        template.facts = facts
+        if computed != tuple(specs):
+            template.computed = computed
+        return template
+
+
+def prepare(extra_operations: Sequence[str]) -> None:
+    """Load all operations, the site's own too, so that the first job finds everything imported.
+
+    An operation that cannot be loaded fails when it is asked for and does not keep the worker from others.
+    """
+    registry.load_more(extra_operations)
+    for operation in registry.OPERATIONS.values():
+        try:
+            operation.form("cpu")
+            operation.batch_form("cpu")
+        except Exception:  # noqa: BLE001 -- it is said to whoever asks for the operation
+            continue
+
+
+def versions() -> dict[str, str]:
+    """What the speed of this worker depends on, besides the machine."""
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    return {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy_version,
+        "blas": f"{blas.get('name', '')} {blas.get('version', '')}",
+    }
+
+
+def _failing(error: Exception) -> Callable[..., Any]:
+    def run(*_: Any) -> Any:
+        raise error
+
+    return run
+
+
 @dataclass(slots=True)
 class Task:
     """One job as it arrived; ``places`` are segment and offset of each input, one after the other.
@@ -98,7 +255,7 @@ class Answer:
     info: dict[str, Any] = field(default_factory=dict)
     compute_s: float = 0.0
     kernel_s: float = 0.0
-    error: JobFailure | None = None
+    error: Failure | None = None
 
 
 class Executor:
@@ -118,7 +275,7 @@ class Executor:
             for field in (ControlWord.STATE, ControlWord.FIRST, ControlWord.COUNT)
         )
         self.around: Any = None
-        self.explain: Callable[[BaseException], JobFailure] = error_of
+        self.explain: Callable[[BaseException], Failure] = error_of
 
     def run(self, tasks: Sequence[Task]) -> list[Answer]:
         """Answer every task, in order; one whose time is over by the error `EXPIRED`."""
@@ -158,7 +315,7 @@ class Executor:
             self._take(answer, task, arrays, output, outcome)
             if facts:
                 answer.info = {**answer.info, **facts}
-        except BaseException as error:  # noqa: BLE001 -- also SystemExit of an operation must not end the worker
+        except BaseException as error:  # noqa: BLE001 -- also SystemExit of an operation must not end us
             answer.error = self.explain(error)
         answer.compute_s = perf_counter() - started_s
         return answer
@@ -189,7 +346,7 @@ class Executor:
             for answer, (_, facts) in zip(answers, given, strict=True):
                 if facts:
                     answer.info = {**answer.info, **facts}
-        except BaseException as error:  # noqa: BLE001 -- also SystemExit of an operation must not end the worker
+        except BaseException as error:  # noqa: BLE001 -- also SystemExit of an operation must not end us
             for answer in answers:
                 answer.error = self.explain(error)
         compute_s = (perf_counter() - started_s) / len(tasks)
@@ -327,24 +484,24 @@ def _order(array: Array) -> str:
     return "F" if flags.f_contiguous and not flags.c_contiguous else "C"
 
 
-def error_of(error: BaseException) -> JobFailure:
+def error_of(error: BaseException) -> Failure:
     """An exception in the words of the wire."""
     if isinstance(error, AccelError):
         message, cure = _one_line(error.message)[:_MAX_MESSAGE], error.cure[:_MAX_CURE]
         if isinstance(error, RejectedError):
-            return JobFailure("rejected", error.code, message, cure)
+            return Failure("rejected", error.code, message, cure)
         if isinstance(error, StorageError):
-            return JobFailure("storage", "storage", message, cure, error.transient)
+            return Failure("storage", "storage", message, cure, error.transient)
         if isinstance(error, UnavailableError):
-            return JobFailure("unavailable", error.code, message, cure, True)
+            return Failure("unavailable", error.code, message, cure, True)
     if isinstance(error, MemoryError):
-        return JobFailure("unavailable", "out-of-memory", "the worker is out of memory", "", True)
+        return Failure("unavailable", "out-of-memory", "the worker is out of memory", "", True)
     if isinstance(error, OutputTooLargeError):
-        return JobFailure("internal", "output-too-large", _one_line(str(error)))
+        return Failure("internal", "output-too-large", _one_line(str(error)))
     if isinstance(error, _BadOutcomeError):
-        return JobFailure("internal", "bad-outcome", "the operation " + _one_line(str(error)))
+        return Failure("internal", "bad-outcome", "the operation " + _one_line(str(error)))
     text = _one_line(f"the operation broke: {type(error).__name__}: {error}")
-    return JobFailure("internal", "internal-error", text[:_MAX_MESSAGE])
+    return Failure("internal", "internal-error", text[:_MAX_MESSAGE])
 
 
 def _one_line(text: str) -> str:

@@ -16,8 +16,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from yarn_accel.pipeline.workers.affinity import die_with_parent
-from yarn_accel.pipeline.workers.control import ControlWord
+from yarn_accel.pipeline.workers.launching import ControlWord, die_with_parent
 from yarn_accel.pipeline.workers.protocol import Channel, encode_object
 
 
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         # Imported only now: from here on a failure can be reported, and the process no longer outlives its
         # owner.
-        from yarn_accel.pipeline.workers.forms import prepare, versions
+        from yarn_accel.pipeline.workers.execution import prepare, versions
         from yarn_accel.pipeline.workers.worker import Worker
 
         worker = Worker(channel, control)

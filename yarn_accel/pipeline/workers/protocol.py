@@ -1,6 +1,6 @@
-"""How owner and worker talk: messages over a pair of SOCK_SEQPACKET sockets, descriptors beside them.
+"""How owner and worker talk: jobs and answers, as messages over a pair of SOCK_SEQPACKET sockets.
 
-A message is one packet.  Its first byte says which:
+A message is one packet, with descriptors beside it.  Its first byte says which:
 
 - ``{``: a JSON object, for all that is rare: a shape is registered, a segment is mapped or dropped, ...
 - ``RUN``: jobs, as packed numbers.  What repeats between jobs (operation, parameters, description of the
@@ -16,13 +16,17 @@ from __future__ import annotations
 import array
 import contextlib
 import json
+import math
 import os
 import select
 import socket
 import struct
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+import sys
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from yarn_accel.core.requests.records import Failure
 from yarn_accel.wire.tensors import TensorSpec
 
 RUN, DONE, ELSEWHERE = 1, 2, 3
@@ -47,6 +51,83 @@ _JOBS: dict[int, struct.Struct] = {}
 
 encode = json.JSONEncoder(separators=(",", ":")).encode
 decode = json.JSONDecoder().decode
+
+
+class Area(NamedTuple):
+    """Where one tensor lies: byte ``offset`` in the segment of that id."""
+
+    segment: int
+    offset: int
+    spec: TensorSpec
+
+
+class Job(NamedTuple):
+    """One computation.
+
+    Attributes:
+        id: unique among the jobs under way.
+        inputs: in the order of the request.
+        output_segment: where outputs go that do not reuse the memory of an input: ``output_bytes`` from byte
+            ``output_offset`` on.
+        may_overwrite: whether the operation may destroy its inputs.  When it may not and the operation works
+            in place, the worker copies them into the output area first, which then needs space for both.
+        likeness: equal for jobs of the same operation, parameters and descriptions of inputs, so that these
+            need not be compared; None: they are.
+        due_s: not begun after this, monotonic seconds; 0: no deadline.  It fails as `EXPIRED` then.
+        request: equal for every try of one request.
+        is_alone: it may be what its last worker was lost by, so nothing is computed beside it.
+    """
+
+    id: int
+    operation: str
+    params: Mapping[str, Any]
+    inputs: tuple[Area, ...]
+    output_segment: int
+    output_offset: int
+    output_bytes: int
+    may_overwrite: bool
+    likeness: Hashable | None = None
+    due_s: float = 0.0
+    request: Hashable = None
+    is_alone: bool = False
+
+
+class JobDone(NamedTuple):
+    """The answer to one job.
+
+    Attributes:
+        tensors: name and place of each output, inside the output area or inside an input.
+        info: facts for the client, fit for JSON; shared between equal answers, so not to be changed.
+        compute_s: seconds of the device the job is charged for; of a batch computed as one: an equal share,
+            and half of the time in which the worker was at another batch too.
+        kernel_s: seconds inside the operation, whatever else went on meanwhile.
+        overwritten: whether the inputs are no longer what they were.
+        error: set when there is no result.
+    """
+
+    job: int
+    tensors: tuple[tuple[str, Area], ...]
+    info: Mapping[str, Any]
+    compute_s: float
+    kernel_s: float
+    overwritten: bool
+    error: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A job whose worker is gone.
+
+    Attributes:
+        overwritten: its inputs may no longer be what they were.
+        is_suspect: the worker was at this job, so it may be the cause; others of its batch are innocent.
+        request: as of `Job`.
+    """
+
+    job: int
+    overwritten: bool
+    is_suspect: bool
+    request: Hashable = None
 
 
 class Channel:
@@ -180,3 +261,17 @@ def areas(n: int) -> struct.Struct:
     if found is None:
         found = _AREAS[n] = struct.Struct("<" + "QQ" * n)
     return found
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can say it: numpy's scalars become Python's, NaN and infinities become None."""
+    numpy: Any = sys.modules.get("numpy")  # without it, or before it is whole, nothing is of its types
+    if hasattr(numpy, "generic") and isinstance(value, numpy.ndarray | numpy.generic):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value

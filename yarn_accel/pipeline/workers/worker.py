@@ -1,22 +1,32 @@
-"""The loop of a worker process: orders in, answers out."""
+"""The loop of a worker process: orders in, answers out.
+
+A GPU's worker has several batches under way at once (`Lanes`), answered in the order in which they came:
+copies of one overlap with the computation of another.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from yarn_accel.pipeline.arrays import plain
-from yarn_accel.pipeline.workers.affinity import bind_to
-from yarn_accel.pipeline.workers.calibration import WARMING, measure
-from yarn_accel.pipeline.workers.control import N_LANES, ControlWord
-from yarn_accel.pipeline.workers.execution import Answer, Executor, Task, Template, Tensor
-from yarn_accel.pipeline.workers.forms import Forms
-from yarn_accel.pipeline.workers.jobs import JobFailure
-from yarn_accel.pipeline.workers.lanes import Lanes
-from yarn_accel.pipeline.workers.memory import Segments
+from yarn_accel.core.requests.records import Failure
+from yarn_accel.pipeline.workers.execution import (
+    Answer,
+    Executor,
+    Forms,
+    Segments,
+    Task,
+    Template,
+    Tensor,
+)
+from yarn_accel.pipeline.workers.launching import N_LANES, ControlWord, bind_to
+from yarn_accel.pipeline.workers.measuring import WARMING, measure
 from yarn_accel.pipeline.workers.protocol import (
     DONE,
     DONE_HEAD,
@@ -28,6 +38,7 @@ from yarn_accel.pipeline.workers.protocol import (
     areas,
     decode,
     encode_object,
+    plain,
     specs_from,
 )
 from yarn_accel.wire.schema import json_encoder
@@ -113,11 +124,11 @@ class Worker:
             try:
                 text = _encode_facts(answer.info)
             except (TypeError, ValueError, RecursionError) as error:
-                answer.error = JobFailure("internal", "bad-outcome", f"info is not fit for JSON: {error}")
+                answer.error = Failure("internal", "bad-outcome", f"info is not fit for JSON: {error}")
             else:
                 if len(text) <= _MAX_TEXT_BYTES:
                     return text.encode()
-                answer.error = JobFailure("internal", "bad-outcome", f"info has {len(text)} characters")
+                answer.error = Failure("internal", "bad-outcome", f"info has {len(text)} characters")
         return _encode_strict(answer.error).encode()
 
     def _layout(self, tensors: tuple[Tensor, ...]) -> int:
@@ -154,7 +165,7 @@ class Worker:
             self._prepare_gpu(place, settings)
 
     def _prepare_gpu(self, place: dict[str, Any], settings: dict[str, Any]) -> None:
-        from yarn_accel.pipeline.workers.devices import Device
+        from yarn_accel.pipeline.workers.launching import Device
 
         assigned = Device(**{**place, "cores": tuple(place["cores"])})
         # CUDA reads it when it starts, which it has not done in a standby process.
@@ -174,12 +185,12 @@ class Worker:
         self._lanes = Lanes(executors, self._answer)
         self._channel.send(encode_object(taken=device.versions(), toolkit=device.toolkit))
 
-    def _explain(self, error: BaseException) -> JobFailure:
+    def _explain(self, error: BaseException) -> Failure:
         """As `CudaDevice.explain`; ends the process where it can compute no more.
 
         Its control word then says which jobs it was at, and its owner has them tried once more.
         """
-        failure: JobFailure = self._device.explain(error)
+        failure: Failure = self._device.explain(error)
         if self._device.broken:
             with contextlib.suppress(OSError):
                 self._channel.send(encode_object(broken=self._device.broken))
@@ -214,3 +225,104 @@ def _encode_facts(info: Any) -> str:
         return _encode_strict(info)
     except (TypeError, ValueError):
         return _encode_strict(plain(info))
+
+
+class _SharedClock:
+    """Runs at half speed for each of two that are busy at a time, at a third for each of three.
+
+    So their times add up to the device's.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_busy = 0
+        self._read_s = 0.0
+        self._time_s = 0.0
+
+    def begin(self) -> float:
+        """The time now; one more is busy."""
+        return self._tick(1)
+
+    def end(self) -> float:
+        """The time now; one less is busy."""
+        return self._tick(-1)
+
+    def _tick(self, more: int) -> float:
+        with self._lock:
+            now_s = time.perf_counter()
+            if self._n_busy:
+                self._time_s += (now_s - self._read_s) / self._n_busy
+            self._read_s = now_s
+            self._n_busy += more
+            return self._time_s
+
+
+@dataclass(frozen=True, slots=True)
+class _LaneBatch:
+    """What one lane computes.
+
+    Attributes:
+        begins_after: what is answered before it may begin.
+        before: the batch before, which is answered first.
+        done: this one is answered.
+    """
+
+    tasks: list[Task]
+    begins_after: threading.Event
+    before: threading.Event
+    done: threading.Event
+
+
+class Lanes:
+    """One thread for each executor.
+
+    While several batches are under way each is charged its part of the time, or tenants would pay more than
+    once for a device and computations would seem to take longer than they do.
+
+    Args:
+        executors: each with its own lane of the control word and its own stream.
+        answer: called with the answers to one batch; never called twice at a time.
+    """
+
+    def __init__(self, executors: Sequence[Executor], answer: Callable[[list[Answer]], None]) -> None:
+        self._answer = answer
+        self._clock = _SharedClock()
+        self._last = threading.Event()
+        self._last.set()
+        self._last_alone = self._last
+        self._n_batches = 0
+        self._queues: list[queue.SimpleQueue[_LaneBatch]] = []
+        for executor in executors:
+            waiting: queue.SimpleQueue[_LaneBatch] = queue.SimpleQueue()
+            self._queues.append(waiting)
+            threading.Thread(target=self._run, args=(executor, waiting), name="lane", daemon=True).start()
+
+    def put(self, tasks: list[Task]) -> None:
+        """Have a batch computed by the next lane; does not wait."""
+        before, self._last = self._last, threading.Event()
+        is_alone = any(task.is_alone for task in tasks)
+        # Answers keep their order, so all before `before` are answered, too.
+        batch = _LaneBatch(tasks, before if is_alone else self._last_alone, before, self._last)
+        if is_alone:
+            self._last_alone = self._last
+        self._queues[self._n_batches % len(self._queues)].put(batch)
+        self._n_batches += 1
+
+    def _run(self, executor: Executor, waiting: queue.SimpleQueue[_LaneBatch]) -> None:
+        while True:
+            batch = waiting.get()
+            batch.begins_after.wait()
+            began_s = self._clock.begin()
+            answers = executor.run(batch.tasks)
+            _charge(answers, self._clock.end() - began_s)
+            batch.before.wait()
+            self._answer(answers)
+            batch.done.set()
+
+
+def _charge(answers: list[Answer], most_s: float) -> None:
+    """Reduce what a batch is charged to its part of the device's time."""
+    sum_s = sum(answer.compute_s for answer in answers)
+    if sum_s > most_s:
+        for answer in answers:
+            answer.compute_s *= most_s / sum_s

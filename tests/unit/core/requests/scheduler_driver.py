@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
-from yarn_accel.core.requests.queues import QueueEntry
+from tests.unit.core.requests.world import settings as limits
+from yarn_accel.core.requests.records import QueueEntry
 from yarn_accel.core.requests.scheduling import Scheduler
-from yarn_accel.core.requests.settings import MachineSettings, TenantSettings
+from yarn_accel.core.requests.settings import TenantSettings
 
 _NEVER = float("inf")
 
@@ -103,7 +104,7 @@ class Weights(Mapping):
 
 
 def settings(weight_of, **changes):
-    return MachineSettings(tenants=Weights(weight_of), **changes)
+    return limits(tenants=Weights(weight_of), **changes)
 
 
 class Driver:
@@ -142,17 +143,11 @@ class Driver:
         """The worker that took it, or None."""
         entry = self.entry(item)
         worker = self.scheduler.start_at_once(entry, now_s)
-        if worker < 0:
+        if worker is None:
             return None
         self.now_s = max(self.now_s, now_s)
         self.entries[item.id] = entry
         return worker
-
-    def explain(self, item_id):
-        entry = self.entries.get(item_id)
-        if entry is None:
-            return "not here"
-        return self.scheduler.explain(entry) if entry.is_queued else f"on worker {entry.worker}"
 
     def snapshot(self):
         return self.scheduler.snapshot()

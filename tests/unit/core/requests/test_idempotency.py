@@ -8,23 +8,6 @@ from yarn_accel.core.requests import events as e
 LARGE = needs(64, MIB)
 
 
-@pytest.fixture
-def world():
-    world = World()
-    world.worker()
-    return world
-
-
-@pytest.fixture
-def a(world):
-    return world.open()
-
-
-@pytest.fixture
-def b(world):
-    return world.open()
-
-
 def test_the_same_request_joins_the_one_that_runs_and_both_are_answered(world, a, b):
     first, second = world.ask(a, "k"), world.ask(b, "k")
     assert len(world.started) == 1

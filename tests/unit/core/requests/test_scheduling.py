@@ -1,4 +1,8 @@
-"""Stories about the scheduler, each described in events and commands."""
+"""Stories about the scheduler, each described in events and commands; expectations follow what devices do."""
+
+from __future__ import annotations
+
+import pytest
 
 from tests.unit.core.requests.scheduler_driver import (
     Acceptance,
@@ -16,9 +20,8 @@ from tests.unit.core.requests.scheduler_driver import (
     WorkerDown,
     WorkerUp,
 )
-from tests.unit.core.requests.scheduler_driver import (
-    settings as rules,
-)
+from tests.unit.core.requests.scheduler_driver import settings as rules
+from yarn_accel.core.requests.scheduling import RateTable, size_class
 
 
 def item(
@@ -154,7 +157,6 @@ def test_nothing_starts_while_results_have_no_place():
     driven.up()
     driven(Acceptance(0.0, False))
     assert driven.arrive(1) == []
-    assert "are not taken" in driven.scheduler.explain(1)
     assert driven(Acceptance(0.0, True)) == [Run(0, (1,))]
 
 
@@ -190,7 +192,6 @@ def test_with_delay_a_batch_waits_until_full_or_old_enough():
     driven = Driven(max_queue_delay_s=0.5, max_batch_size=3)
     driven.up()
     assert driven.arrive(1, key="lu") == [WakeAt(0.5)]
-    assert "may fill" in driven.scheduler.explain(1)
     assert driven.at(0.1).arrive(2, key="lu") == []
     assert driven.at(0.2).arrive(3, key="lu") == [Run(0, (1, 2, 3))]
     driven.at(1.0).tick()
@@ -308,7 +309,6 @@ def test_work_goes_where_it_will_be_done_first():
     assert driven.arrive(1, cpu=10.0, cuda=1.0) == [Run(1, (1,))]
     # Done at 2 there, at 10 here.
     assert driven.arrive(2, cpu=10.0, cuda=1.0) == [WakeAt(10.0)]
-    assert "another device kind" in driven.scheduler.explain(2)
     for item_id in range(3, 10):
         driven.arrive(item_id, cpu=10.0, cuda=1.0)
     # With ten seconds of work before the end of the line, the slow worker helps.
@@ -320,7 +320,6 @@ def test_work_for_one_kind_does_not_block_work_for_another():
     driven.up(0, "cpu")
     driven.arrive(1, cpu=None, cuda=1.0)
     assert driven.arrive(2) == [Run(0, (2,))]
-    assert "no worker of kind cuda" in driven.scheduler.explain(1)
     assert driven.up(1, "cuda") == [Run(1, (1,))]
 
 
@@ -340,20 +339,6 @@ def test_who_overran_is_not_believed_to_be_free_soon():
     driven.arrive(1, cpu=10.0, cuda=1.0)
     assert driven.arrive(2, cpu=10.0, cuda=1.0) == [WakeAt(10.0)]
     assert driven.at(11.0).tick() == [Run(0, (2,))]
-
-
-# Looking in
-
-
-def test_explain_says_what_an_item_waits_for():
-    driven = Driven()
-    driven.up()
-    driven.arrive(1)
-    driven.arrive(2)
-    driven.arrive(3, priority=1)
-    explain = driven.scheduler.explain
-    assert explain(1) == "on worker 0"
-    assert explain(2) == "queued behind 1 of its tenant a (weight 1): all workers are busy"
 
 
 def test_many_tenants_and_keys_leave_nothing_behind():
@@ -391,3 +376,57 @@ def test_cancelling_over_and_over_leaves_nothing_behind():
     n_dead = len(scheduler.due) + len(scheduler.alarms) + len(kinds._heap)
     n_dead += sum(len(queue._heap) for queue in kinds.queues.values())
     assert n_dead < 600
+
+
+def test_what_was_seen_is_expected():
+    rates = RateTable()
+    rates.observe("lu", 1e9, "cpu", 0.5)
+    assert rates.expected_s("lu", 1e9, "cpu") == pytest.approx(0.5)
+    assert rates.expected_s("lu", 1.05e9, "cpu") == pytest.approx(0.525)
+
+
+def test_what_was_not_seen_is_judged_by_what_is_nearest():
+    rates = RateTable()
+    rates.observe("lu", 1e6, "cpu", 1e-2)
+    rates.observe("lu", 1e9, "cpu", 1.0)
+    assert rates.expected_s("lu", 1e10, "cpu") == pytest.approx(10.0)
+    assert rates.expected_s("lu", 1e5, "cpu") == pytest.approx(1e-3)
+    assert rates.expected_s("qr", 1e9, "cpu") in (pytest.approx(1.0), pytest.approx(10.0))
+    assert rates.expected_s("lu", 2e9, "cuda:0") == pytest.approx(0.01)
+    assert rates.expected_s("lu", 2e9, "unheard-of") == pytest.approx(1.0)
+
+
+def test_what_was_never_seen_is_not_called_short():
+    rates = RateTable()
+    assert rates.expected_s("new", 10, "cpu") == 0.01
+    rates.observe("new", 10, "cpu", 1e-5)
+    assert rates.expected_s("new", 10, "cpu") == pytest.approx(1e-5)
+
+
+def test_it_is_never_nothing():
+    rates = RateTable()
+    never_seen_s = rates.expected_s("echo", 0, "cpu")
+    assert rates.observe("echo", 0, "cpu", 0.0) == never_seen_s > 0
+    assert rates.expected_s("echo", 0, "cpu") == never_seen_s
+
+
+def test_it_follows_a_device_that_changes_and_is_not_upset_by_one_hiccup():
+    rates = RateTable()
+    for _ in range(20):
+        rates.observe("lu", 1e9, "cpu", 1.0)
+    rates.observe("lu", 1e9, "cpu", 1000.0)
+    assert rates.expected_s("lu", 1e9, "cpu") < 3.0
+    for _ in range(30):
+        rates.observe("lu", 1e9, "cpu", 4.0)
+    assert rates.expected_s("lu", 1e9, "cpu") == pytest.approx(4.0, rel=0.05)
+
+
+def test_early_on_it_is_the_mean():
+    rates = RateTable()
+    for seconds in (1.0, 2.0, 3.0):
+        rates.observe("lu", 1e9, "cpu", seconds)
+    assert rates.expected_s("lu", 1e9, "cpu") == pytest.approx(2.0)
+
+
+def test_size_classes_are_powers_of_two():
+    assert [size_class(work) for work in (0, 0.5, 1, 2, 3, 4, 1e12)] == [0, 0, 0, 1, 1, 2, 39]

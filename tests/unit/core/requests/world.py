@@ -1,22 +1,44 @@
 """A shell for the request machine that believes nothing: it carries out every command and checks it.
 
-Connections and requests are numbers.  Everything that a real shell would do at once happens at once (segments
-are made, replies are sent, connections are closed), unless a test says otherwise.
+Connections, requests and segments are numbers here; `apply` puts the machine's records in their places, and
+numbers in place of records in its commands.  Everything that a real shell would do at once happens at once
+(segments are made, replies are sent, connections are closed), unless a test says otherwise.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
+from typing import NamedTuple
 
 from yarn_accel.core.requests import commands as c
 from yarn_accel.core.requests import events as e
 from yarn_accel.core.requests.machine import RequestMachine
+from yarn_accel.core.requests.records import (
+    ConnectionRecord,
+    Grant,
+    Needs,
+    SegmentRecord,
+    WorkRecord,
+    WorkState,
+)
 from yarn_accel.core.requests.settings import MachineSettings, TenantSettings
-from yarn_accel.core.requests.work import SUCCESSORS
 
 KIB = 1024
 MIB = 1024 * 1024
 FINAL = (c.ReplyResult, c.Repeat, c.ReplyFailure, c.ReplyBusy, c.ReplyCancelled)
+_S = WorkState
+#: What may follow a state at once.
+SUCCESSORS: dict[WorkState, frozenset[WorkState]] = {
+    _S.LOOKING: frozenset({_S.WAITING, _S.CHECKING, _S.ENDED}),
+    _S.WAITING: frozenset({_S.RECEIVING, _S.READING, _S.QUEUED, _S.RUNNING, _S.ENDED}),
+    _S.RECEIVING: frozenset({_S.CHECKING, _S.READING, _S.QUEUED, _S.RUNNING, _S.ENDED}),
+    _S.CHECKING: frozenset({_S.WAITING, _S.READING, _S.QUEUED, _S.RUNNING, _S.ENDED}),
+    _S.READING: frozenset({_S.WAITING, _S.QUEUED, _S.RUNNING, _S.ENDED}),
+    _S.QUEUED: frozenset({_S.RUNNING, _S.ENDED}),
+    _S.RUNNING: frozenset({_S.QUEUED, _S.LOOKING, _S.WRITING, _S.ENDED}),
+    _S.WRITING: frozenset({_S.ENDED}),
+    _S.ENDED: frozenset(),
+}
 WEIGHTS = {"light": 1.0, "heavy": 3.0}
 
 
@@ -28,6 +50,8 @@ def settings(**changes):
     }
     values = {"pool_bytes": 16 * MIB, "queue_bytes": 8 * MIB, "max_request_bytes": 4 * MIB}
     values |= {"max_shared_bytes": 4 * MIB, "reply_cache_bytes": 64 * KIB, "tenants": tenants}
+    values |= {"max_in_flight": 64, "reply_cache_age_s": 600.0, "max_attempts": 2, "max_batch_size": 64}
+    values |= {"max_batch_bytes": 4 * MIB, "max_queue_delay_s": 0.0}
     return MachineSettings(**{**values, **changes})
 
 
@@ -37,7 +61,19 @@ def needs(n_bytes=100, out=None, operation="echo", **changes):
     values["output_bytes"] = n_bytes if out is None else out
     if changes.get("reads"):
         values = {"payload_bytes": 0, "input_bytes": 0, "output_bytes": 64 * KIB}
-    return e.Needs(operation, (operation, n_bytes, changes.get("reads", ())), **{**values, **changes})
+    return Needs(operation, (operation, n_bytes, changes.get("reads", ())), **{**values, **changes})
+
+
+class Request(NamedTuple):
+    """A request as its client sent it."""
+
+    connection: int
+    request_id: int
+    key: str
+    needs: Needs
+    digest: bytes | None
+    now_s: float
+    deadline_s: float = 0.0
 
 
 class World:
@@ -63,6 +99,7 @@ class World:
         self.answers = {}
         self.counts = Counter()
         self.works = {}
+        self.records = {}
         self.memory = {}
         self.users = {}
         self.shared = {}
@@ -82,6 +119,8 @@ class World:
         self.can_create = True
         self.is_drained = False
         self.wake_s = None
+        self.work_records = {}
+        self.segments = {}
         self._events = deque()
         self._states = {}
         self._reused = None
@@ -92,6 +131,7 @@ class World:
         self.n_connections += 1
         self.connections[self.n_connections] = tenant
         self.tenants[self.n_connections] = tenant
+        self.records[self.n_connections] = ConnectionRecord(self.n_connections)
         self.apply(e.ConnectionOpened(self.n_connections, tenant, self.now_s))
         return self.n_connections
 
@@ -109,8 +149,17 @@ class World:
         if (connection, request_id) in self.asked:
             self._reused = connection, request_id
         self.asked[connection, request_id] = (key, what, digest)
-        self.apply(e.Received(connection, request_id, key, what, digest, self.now_s, **more))
+        deadline_s = more.pop("deadline_s", 0.0)
+        work = self.new_work(connection, request_id, key, what, **more)
+        self._received = Request(connection, request_id, key, what, digest, self.now_s, deadline_s)
+        self.apply(e.Received(work, digest, self.now_s, deadline_s))
         return request_id
+
+    def new_work(self, connection, request_id, key, what, **more):
+        work = WorkRecord(self.records[connection], request_id, key, what, self.now_s)
+        for name, value in more.items():
+            setattr(work, name, value)
+        return work
 
     def arrive(self, connection, request_id, digest=b"digest"):
         """The payload of a request is complete."""
@@ -162,9 +211,8 @@ class World:
 
     def sent(self, connection, was_sent=True):
         """The client has read all that waits for it, or never will."""
-        mine = tuple(reply for reply, (to, *_) in self.replies.items() if to == connection)
-        if mine:
-            self.apply(e.Sent(mine, was_sent, self.now_s))
+        for reply in [reply for reply, (to, *_) in self.replies.items() if to == connection]:
+            self.apply(e.Sent(reply, was_sent, self.now_s))
 
     def stop(self, connection):
         self.stopped.add(connection)
@@ -246,6 +294,11 @@ class World:
         return self.connections.keys() - self.blocked.keys() - self.sending.keys()
 
     @property
+    def waiting(self):
+        """Connection, request and stage of each request that is not answered."""
+        return [(who.session, number, stage) for who, number, stage, _ in self.machine.waiting()]
+
+    @property
     def running(self):
         return [work for works in self.runs.values() for work in works]
 
@@ -265,18 +318,46 @@ class World:
             if self.wake_s is not None and self.wake_s <= event.now_s:
                 self.wake_s = None
             if isinstance(event, e.Sent):
-                for reply in event.replies:
-                    del self.replies[reply]
-            if isinstance(event, e.Received):
-                self._received = event
-            commands = self.machine.apply(event)
+                del self.replies[event.reply]
+            commands = self.machine.apply(self._with_records(event))
             if isinstance(event, e.WorkerLost):
                 self._notice_given_up()
-            for command in commands:
+            for command in map(self._with_numbers, commands):
                 getattr(self, f"_{type(command).__name__}")(command)
             self.machine.validate()
             self._check()
             self._events.popleft()
+
+    def ordered(self, event):
+        """The commands that follow from an event; nobody carries them out."""
+        return [self._with_numbers(command) for command in self.machine.apply(self._with_records(event))]
+
+    def _with_records(self, event):
+        """The event as the machine takes it."""
+        fields = event._asdict()
+        for name, value in fields.items():
+            if name in ("work", "connection") and isinstance(value, int):
+                fields[name] = (self.work_records if name == "work" else self.records)[value]
+            elif name == "segment" and not isinstance(event, e.MemoryReturned):
+                fields[name] = self.segments[value]
+            elif name in ("results", "lost"):
+                fields[name] = tuple(each._replace(work=self.work_records[each.work]) for each in value)
+        return type(event)(**fields)
+
+    def _with_numbers(self, command):
+        """The command with what tests look at, by number."""
+        return command._replace(**{name: self._number(value) for name, value in command._asdict().items()})
+
+    def _number(self, value):
+        if isinstance(value, WorkRecord):
+            self.work_records[value.id] = value
+            return value.id
+        if isinstance(value, SegmentRecord):
+            self.segments[value.id] = value
+            return value.id
+        if isinstance(value, ConnectionRecord):
+            return value.session
+        return tuple(map(self._number, value)) if type(value) is tuple else value
 
     def _notice_given_up(self):
         """Works that are to be read once more have no memory meanwhile."""
@@ -295,7 +376,7 @@ class World:
         self._states = states
         if len(self._events) > 1:
             return
-        waits = {(connection, number) for connection, number, _, _ in self.machine.waiting()}
+        waits = {(connection, number) for connection, number, _ in self.waiting}
         assert waits <= set(self.asked)
         open_ = {request for request in self.asked if request not in self.answers}
         assert {request for request in open_ if self.asked[request][1] is not None} == waits
@@ -316,15 +397,18 @@ class World:
             self.answers[request] = command
 
     def _Admit(self, command):
-        self._know(command)
+        self._know(command.work)
 
-    def _know(self, command):
-        request = command.connection, command.request_id
-        if command.work not in self.works:
-            self.works[command.work] = request
-            self.requests[command.work] = self._received
+    def _know(self, work):
+        """Note whose a work is; returns its request."""
+        record = self.work_records[work]
+        request = record.connection.session, record.request_id
+        if work not in self.works:
+            self.works[work] = request
+            self.requests[work] = self._received
             assert (self._received.connection, self._received.request_id) == request
-        assert self.works[command.work] == request
+        assert self.works[work] == request
+        return self.requests[work]
 
     def _CreateSegment(self, command):
         number = command.segment
@@ -332,9 +416,10 @@ class World:
             self._events.append(e.SegmentFailed(number, self.now_s))
             return
         assert number not in self.memory
-        self.memory[number] = command.n_bytes
-        if command.connection:
-            self.shared[number] = command.connection
+        record = self.segments[number]
+        self.memory[number] = record.n_bytes
+        if isinstance(record, Grant):
+            self.shared[number] = record.connection.session
         self._events.append(e.SegmentCreated(number, self.now_s))
 
     def _DestroySegment(self, command):
@@ -351,18 +436,19 @@ class World:
             assert self.users.setdefault(segment, work) == work, "memory was given to two"
 
     def _Receive(self, command):
-        self._know(command)
+        request = self._know(command.work)
         self._use(command.work, command.segment)
-        self._place(command)
-        self._unblock(command)
-        if self.requests[command.work].digest is None:
-            self.sending[command.connection] = command.work
+        self._place(command.work)
+        self._unblock(request)
+        if request.digest is None:
+            self.sending[request.connection] = command.work
 
-    def _place(self, command):
-        self._use(command.work, command.output_segment)
-        end = command.output_offset + command.output_bytes
-        assert end <= self.memory[command.output_segment]
-        self.outputs[command.work] = command.output_segment, command.output_offset
+    def _place(self, work):
+        record = self.work_records[work]
+        segment = self._number(record.output_segment)
+        self._use(work, segment)
+        assert record.output_offset + record.output_bytes <= self.memory[segment]
+        self.outputs[work] = segment, record.output_offset
 
     def _Skip(self, command):
         self._unblock(command)
@@ -381,7 +467,7 @@ class World:
 
     def _Read(self, command):
         self._use(command.work, command.segment)
-        self._place(command)
+        self._place(command.work)
         self.reads.append(command.work)
 
     def _Write(self, command):
@@ -420,7 +506,7 @@ class World:
         self.replies[command.reply] = command.connection, memory
         if command.connection not in self.stopped or command.connection not in self.connections:
             was_sent = command.connection in self.connections
-            self._events.append(e.Sent((command.reply,), was_sent, self.now_s))
+            self._events.append(e.Sent(command.reply, was_sent, self.now_s))
 
     def _ReplyFailure(self, command):
         self._final(command)
@@ -468,9 +554,8 @@ class World:
         for request in [request for request in self.asked if request[0] == connection]:
             self.asked.pop(request)
         self._events.append(e.ConnectionClosed(connection, self.now_s))
-        mine = tuple(reply for reply, (to, _) in self.replies.items() if to == connection)
-        if mine:
-            self._events.append(e.Sent(mine, False, self.now_s))
+        for reply in [reply for reply, (to, _) in self.replies.items() if to == connection]:
+            self._events.append(e.Sent(reply, False, self.now_s))
 
     def _WakeAt(self, command):
         assert command.at_s > self.now_s

@@ -16,7 +16,7 @@ import numpy as np
 
 from yarn_accel.errors import RejectedError, StorageError
 from yarn_accel.operations.operation import Operation, Outcome, Params, Place
-from yarn_accel.pipeline.workers.control import N_LANES
+from yarn_accel.pipeline.workers.launching import N_LANES
 
 Arrays = list[Any]
 KEPT: list[Any] = []

@@ -1,0 +1,381 @@
+"""Which workers a server gets, where they run, which GPUs the environment allows, and how fast they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from tests.fixtures.fake_nvml import LOST, GpuRow, Node
+from yarn_accel.adapters.nvml import Gpu, doubtful_numbers, visible_gpus
+from yarn_accel.errors import ConfigError, StartupError
+from yarn_accel.pipeline import devices
+from yarn_accel.pipeline.calibration import Calibration, Measured
+from yarn_accel.pipeline.config import PipelineConfig
+from yarn_accel.pipeline.devices import GpuMonitor, find_devices, used_by_others
+from yarn_accel.pipeline.workers import launching
+from yarn_accel.pipeline.workers.launching import Device
+from yarn_accel.pipeline.workers.measuring import PROBLEMS, measure
+
+CPU = Device("cpu", "cpu")
+VERSIONS = {"numpy": "2"}
+
+
+def config(**settings: Any) -> PipelineConfig:
+    return PipelineConfig(master_secret_file=Path("/none"), **settings)
+
+
+def test_groups_are_apart_until_there_are_more_of_them_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3, 4, 5})
+    siblings = {(core, "thread_siblings_list"): f"{core % 3},{core % 3 + 3}" for core in range(6)}
+    monkeypatch.setattr(devices, "_read", lambda core, name: siblings.get((core, name), "0"))
+    assert devices.core_groups(3, 1) == ((0,), (1,), (2,))
+    assert devices.core_groups(2, 3) == ((0, 1, 2), (3, 4, 5))
+    assert devices.core_groups(4, 2) == ((0, 1), (2, 3), (4, 5), (0, 1))
+    assert devices.core_groups(2, 99) == ((0, 1, 2, 3, 4, 5),) * 2
+
+
+def test_cores_of_this_machine_can_be_shared() -> None:
+    assert set(devices.core_groups(1, 1)[0]) <= os.sched_getaffinity(0)
+    assert launching.thread_environment(3)["OPENBLAS_NUM_THREADS"] == "3"
+
+
+@pytest.fixture
+def has_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: object())
+
+
+def names(found: Iterable[Device]) -> list[str]:
+    return [device.name for device in found]
+
+
+def test_auto_without_a_gpu_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "list_gpus", list)
+    assert names(find_devices(config(workers=3))) == ["cpu"] * 3
+    assert find_devices(config(workers=1, pin_workers=False)) == (CPU,)
+
+
+def test_auto_is_every_gpu_that_can_be_used(
+    eight_gpus: Node, has_cupy: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = find_devices(config())
+    assert names(found) == [f"cuda:{name}" for name in ("0", "1", "4", "5:0", "5:2", "6", "7")]
+    assert "cuda:2 is not used: GPU is lost" in caplog.text
+    assert "cuda:3 is not used: Insufficient Permissions" in caplog.text
+    uuids = [device.environment()["CUDA_VISIBLE_DEVICES"] for device in found]
+    assert uuids[2:4] == [eight_gpus.gpus[4].uuid, eight_gpus.parts[0].uuid]
+    assert find_devices(config(), {"CUDA_VISIBLE_DEVICES": "6,1"}) == (found[5], found[1])
+    assert names(find_devices(config(workers=1), {"CUDA_VISIBLE_DEVICES": ""})) == ["cpu"]
+
+
+def test_workers_that_share_a_gpu_know_how_many(eight_gpus: Node, has_cupy: None) -> None:
+    first, second = find_devices(config(workers_per_gpu=2, devices=("cuda:5:2",)))
+    assert first == second
+    assert (first.n_sharing, first.memory_bytes) == (2, 40448 << 20)
+
+
+def test_what_is_asked_for_beside_others_and_cannot_be_used_says_why(
+    eight_gpus: Node, has_cupy: None
+) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "1,2,5"}
+    asked = ("cuda:0", "cuda:1", "cuda:2", "cuda:5", "cuda:9")
+    found = find_devices(config(devices=asked), environ)
+    assert names(found) == ["cuda:0", "cuda:1", "cuda:2", "cuda:5:0", "cuda:5:2", "cuda:9"]
+    faults = {device.name: device.fault for device in found if device.fault}
+    assert set(faults) == {"cuda:0", "cuda:2", "cuda:9"}
+    assert "CUDA_VISIBLE_DEVICES" in faults["cuda:0"]
+    assert faults["cuda:2"] == "GPU is lost"
+    assert "this machine has cuda:0, cuda:1" in faults["cuda:9"]
+
+
+def test_a_server_none_of_whose_devices_can_be_used_is_refused(
+    eight_gpus: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(StartupError, match=r"cuda:1: CuPy is not installed: pip install"):
+        find_devices(config(devices=("cuda:1",)))
+    eight_gpus.gpus, eight_gpus.parts = [GpuRow(0, "GPU-0", is_mig=True)], []
+    eight_gpus.write()
+    with pytest.raises(StartupError, match="the driver shows no GPU; of one that MIG divides only"):
+        find_devices(config(devices=("cuda:0",)))
+    monkeypatch.setattr(devices, "list_gpus", list)
+    monkeypatch.setattr(devices, "load_nvml", lambda: None)
+    with pytest.raises(StartupError, match="no NVIDIA driver"):
+        find_devices(config(devices=("cuda:0",)))
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", ""])
+def test_an_unknown_device_is_a_wrong_setting(name: str) -> None:
+    with pytest.raises(ConfigError, match="devices"):
+        find_devices(config(devices=(name,)))
+
+
+def test_xids_are_reported_once_and_a_lost_gpu_hides_none_of_the_others(
+    eight_gpus: Node, has_cupy: None
+) -> None:
+    monitor = GpuMonitor(find_devices(config()), lambda *fault: None, lambda task: None)
+    assert monitor.faults() == []
+    eight_gpus.xids += [(1, 79, -1), (3, 31, -1), (6, 48, -1)]
+    eight_gpus.write()
+    assert monitor.faults() == [("cuda:1", "Xid 79"), ("cuda:6", "uncorrectable memory error")]
+    eight_gpus.gpus[0].state = LOST
+    eight_gpus.write()
+    assert monitor.faults() == [("cuda:0", "GPU is lost")]
+    eight_gpus.xids += [(7, 13, -1), (7, 94, -1), (7, 74, -1)]
+    eight_gpus.write()
+    assert monitor.faults() == [("cuda:7", "Xid 74"), ("cuda:0", "GPU is lost")], "13 is a program's own"
+    eight_gpus.gpus[0].state = 0
+    eight_gpus.write()
+    assert monitor.faults() == []
+
+
+def test_a_fault_of_a_part_rests_that_part_and_one_of_its_gpu_all_parts(
+    eight_gpus: Node, has_cupy: None
+) -> None:
+    monitor = GpuMonitor(find_devices(config()), lambda *fault: None, lambda task: None)
+    monitor.faults()
+    eight_gpus.xids += [(5, 95, eight_gpus.parts[1].gpu_instance), (5, 79, -1)]
+    eight_gpus.write()
+    assert monitor.faults() == [("cuda:5:2", "Xid 95"), ("cuda:5:0", "Xid 79"), ("cuda:5:2", "Xid 79")]
+
+
+@pytest.mark.parametrize(
+    "call", ["nvmlEventSetCreate", "nvmlDeviceGetHandleByUUID", "nvmlDeviceRegisterEvents"]
+)
+def test_without_events_a_gpu_that_does_not_answer_is_seen_all_the_same(
+    eight_gpus: Node, has_cupy: None, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Some GPUs and containers have none."""
+
+    def refused(*_: object) -> None:
+        raise pynvml.NVMLError_NotSupported()
+
+    monkeypatch.setattr(pynvml, call, refused)
+    monitor = GpuMonitor(find_devices(config()), lambda *fault: None, lambda task: None)
+    eight_gpus.xids += [(1, 79, -1)]
+    eight_gpus.gpus[0].state = LOST
+    eight_gpus.write()
+    assert [monitor.faults() for _ in range(2)] == [[("cuda:0", "GPU is lost")]] * 2
+
+
+def test_a_gpu_that_went_away_costs_the_others_no_events(eight_gpus: Node, has_cupy: None) -> None:
+    gone = Device("cuda:9", "cuda", uuid="GPU-gone")
+    monitor = GpuMonitor([gone, *find_devices(config())], lambda *fault: None, lambda task: None)
+    assert monitor.faults() == []
+    eight_gpus.xids += [(1, 79, -1)]
+    eight_gpus.write()
+    assert monitor.faults() == [("cuda:1", "Xid 79")]
+
+
+def test_the_thread_reports_to_its_owner(eight_gpus: Node, has_cupy: None) -> None:
+    eight_gpus.write()
+    reported: list[tuple[str, str]] = []
+    seen = threading.Event()
+
+    def call(task: Callable[[], None]) -> None:
+        task()
+        if reported and monitor.asked_s:
+            seen.set()
+
+    monitor = GpuMonitor([CPU, *find_devices(config())], lambda *fault: reported.append(fault), call)
+    assert not monitor.may_report("cuda:4", 0.0), "it does not ask yet"
+    monitor.start()
+    eight_gpus.gpus[4].state = LOST
+    eight_gpus.write()
+    assert seen.wait(60)
+    monitor.close()
+    assert set(reported) == {("cuda:4", "GPU is lost")}
+    assert len(monitor.latest) == 9
+    assert GpuMonitor([CPU], lambda *fault: None, call).faults() == []
+
+
+def test_memory_of_others_is_known_once_one_of_ours_is_seen() -> None:
+    processes = {71: 300, 72: 40, 73: 8}
+    assert used_by_others(processes, {72}) == 308
+    assert used_by_others(processes, {71, 72, 73, 74}) == 0
+    assert used_by_others(processes, {99}) is None
+    assert used_by_others({}, {72}) is None
+
+
+# Calibration
+
+
+def made(path: Any, on_measured: Callable[[Measured], None] | None = None) -> Calibration:
+    """A calibration without threads."""
+    nobody: Callable[[Measured], None] = lambda measured: None  # noqa: E731
+    return Calibration(
+        config(calibration_file=str(path)), on_measured or nobody, lambda call: call(), lambda call: call()
+    )
+
+
+def found(seconds: float) -> dict[str, Any]:
+    return {"flops": 10, "n_bytes": 20, "seconds": seconds}
+
+
+def test_every_problem_is_measured_once_and_then_kept(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "calibration.json"
+    reported: list[Measured] = []
+    calibration = made(str(path), reported.append)
+    assert calibration.is_done
+    calibration.welcome(CPU, VERSIONS)
+    calibration.welcome(CPU, VERSIONS)
+    seen = []
+    while (problem := calibration.next_problem(1, CPU)) is not None:
+        assert calibration.next_problem(1, CPU) is None
+        seen.append(problem)
+        calibration.learn(1, found(1e-4))
+    assert tuple(seen) == PROBLEMS
+    assert calibration.is_done
+    again: list[Measured] = []
+    second = made(str(path), again.append)
+    second.welcome(CPU, VERSIONS)
+    assert again == reported
+    assert second.is_done
+    third = made(str(path), again.append)
+    third.welcome(CPU, {"numpy": "3"})
+    assert not third.is_done
+
+
+def test_an_operation_that_is_slow_or_broken_is_not_measured_further(tmp_path: Path) -> None:
+    calibration = made(str(tmp_path / "file"))
+    calibration.welcome(CPU, VERSIONS)
+    seen = []
+    while (problem := calibration.next_problem(1, CPU)) is not None:
+        seen.append(problem)
+        calibration.learn(1, None if problem[0] == "qr" else found(0.01 if problem[0] == "lu" else 1e-5))
+    assert [n for operation, n in seen if operation == "lu"] == [64]
+    assert [n for operation, n in seen if operation == "qr"] == [64]
+    assert [n for operation, n in seen if operation == "gemm"] == [64, 128, 256, 512]
+
+
+def test_a_lost_worker_loses_its_piece_only(tmp_path: Path) -> None:
+    calibration = made(str(tmp_path / "file"))
+    calibration.welcome(CPU, VERSIONS)
+    first = calibration.next_problem(1, CPU)
+    calibration.forget(1)
+    calibration.learn(1, found(1.0))
+    assert calibration.next_problem(2, CPU) not in (None, first)
+
+
+def test_a_disturbed_measurement_is_made_again(tmp_path: Path) -> None:
+    calibration = made(str(tmp_path / "file"))
+    calibration.welcome(CPU, VERSIONS)
+    first = calibration.next_problem(1, CPU)
+    calibration.learn(1, {})
+    assert calibration.next_problem(1, CPU) == first
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"a": [[1]]}', '{"a": 3}', "\x00"])
+def test_a_damaged_file_is_no_file(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "calibration.json"
+    path.write_text(content)
+    calibration = made(str(path))
+    calibration.welcome(CPU, VERSIONS)
+    while calibration.next_problem(1, CPU) is not None:
+        calibration.learn(1, found(1e-6))
+    assert len(json.loads(path.read_text())) == 1
+
+
+def test_a_folder_that_cannot_be_written_costs_the_file_only(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    calibration = made(str(tmp_path / "file" / "below"))
+    calibration.welcome(CPU, VERSIONS)
+    while calibration.next_problem(1, CPU) is not None:
+        calibration.learn(1, found(1e-6))
+    assert calibration.is_done
+
+
+@pytest.mark.parametrize("operation", sorted({name for name, _ in PROBLEMS}))
+def test_every_problem_can_be_measured(operation: str) -> None:
+    from yarn_accel.pipeline.workers.execution import Forms
+
+    measured = measure(Forms("cpu"), operation, 64)
+    assert measured is not None
+    assert measured["seconds"] > 0
+    assert measured["flops"] + measured["n_bytes"] > 0
+    assert measure(Forms("cpu"), "nothing", 64) is None
+
+
+PARENT = "GPU-2bcd"
+GPUS = (
+    Gpu("cuda:0", "GPU-0abc", 0, parent_uuid="GPU-0abc", product="A"),
+    Gpu("cuda:1", "GPU-0abd", 1, parent_uuid="GPU-0abd", product="A"),
+    Gpu("cuda:2:0", "MIG-20aa", 2, 0, PARENT, (3, 0), "A"),
+    Gpu("cuda:2:2", "MIG-22aa", 2, 2, PARENT, (4, 1), "A"),
+    Gpu("cuda:3", "", 3, fault="GPU is lost"),
+)
+ALL = "0 1 2:0 2:2 3"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ""),
+        ("-1", ""),
+        ("none", ""),
+        ("NoDevFiles", ""),
+        ("1", "1"),
+        ("1,0", "1 0"),
+        (" 1 , 0 ", "1 0"),
+        ("0,-1,1", "0"),
+        ("0,9,1", "0"),
+        ("0,0,1", "0"),
+        ("GPU-0abd", "1"),
+        ("GPU-0ab", ""),
+        ("GPU-0abc,GPU-0ab", "0"),
+        ("0abc", ""),
+        ("2", "2:0 2:2"),
+        ("GPU-2b", "2:0 2:2"),
+        ("MIG-22", "2:2"),
+        ("MIG-2", ""),
+        ("MIG-GPU-2bcd/4/1", "2:2"),
+        ("MIG-GPU-2bcd/9/9", ""),
+        ("2:2", "2:2"),
+        ("3", "3"),
+    ],
+)
+def test_cuda_visible_devices_is_read_as_cuda_reads_it(text: str, expected: str) -> None:
+    found = visible_gpus(GPUS, {"CUDA_VISIBLE_DEVICES": text})
+    assert " ".join(gpu.name.removeprefix("cuda:") for gpu in found) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("all", ALL),
+        ("void", ALL),
+        ("", ALL),
+        ("none", ""),
+        ("GPU-0abd", "1"),
+        ("GPU-0abd,MIG-22aa", "1 2:2"),
+        ("0", "0"),
+        ("2:2", "2:2"),
+        ("4,5,6,7", ALL),
+        ("nonsense", ""),
+    ],
+)
+def test_what_the_container_runtime_was_asked_for_holds(text: str, expected: str) -> None:
+    found = visible_gpus(GPUS, {"NVIDIA_VISIBLE_DEVICES": text})
+    assert " ".join(gpu.name.removeprefix("cuda:") for gpu in found) == expected
+
+
+def test_both_variables_hold_together() -> None:
+    assert visible_gpus(GPUS, {}) == list(GPUS)
+    both = {"NVIDIA_VISIBLE_DEVICES": "GPU-0abd,GPU-2b", "CUDA_VISIBLE_DEVICES": "0,2,1"}
+    assert [gpu.name for gpu in visible_gpus(GPUS, both)] == ["cuda:2:0", "cuda:2:2", "cuda:1"]
+    assert visible_gpus([], {"CUDA_VISIBLE_DEVICES": "0"}) == []
+
+
+def test_numbers_are_doubtful_where_cuda_counts_another_way() -> None:
+    mixed = [*GPUS, Gpu("cuda:4", "GPU-4", 4, product="B")]
+    assert doubtful_numbers(mixed, {"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert not doubtful_numbers(mixed, {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    assert not doubtful_numbers(mixed, {"CUDA_VISIBLE_DEVICES": "GPU-4"})
+    assert not doubtful_numbers(GPUS, {"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert not doubtful_numbers(mixed, {})

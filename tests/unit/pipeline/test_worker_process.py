@@ -1,0 +1,58 @@
+"""Segments: sealed, shared by descriptor, and given back while others map them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+
+import pytest
+
+from yarn_accel.pipeline.worker_process import Buffers
+
+
+@pytest.fixture
+def buffers():
+    buffers = Buffers()
+    yield buffers
+    buffers.close()
+
+
+def test_who_has_the_descriptor_sees_the_memory_and_cannot_change_its_length(buffers):
+    assert buffers.create(7, 65536)
+    segment = buffers.by_id[7]
+    segment.view[:5] = b"hello"
+    with mmap.mmap(segment.fd, 65536) as other:
+        assert other[:5] == b"hello"
+    for length in (0, 131072):
+        with pytest.raises(PermissionError):
+            os.ftruncate(segment.fd, length)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_memory_returns_at_once_unless_a_client_has_it(buffers, is_shared):
+    buffers.create(1, 65536)
+    segment = buffers.by_id[1]
+    segment.is_shared = is_shared
+    segment.view[:] = b"x" * 65536
+    with mmap.mmap(segment.fd, 65536) as other:
+        buffers.destroy(1)
+        assert other[0] == (ord("x") if is_shared else 0)
+    assert buffers.by_id == {}
+
+
+def test_a_view_that_is_still_in_use_breaks_nothing(buffers):
+    buffers.create(1, 65536)
+    piece = buffers.by_id[1].view[:10]
+    buffers.destroy(1)
+    assert len(piece) == 10
+
+
+def test_without_a_descriptor_there_is_no_segment(buffers):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        assert not buffers.create(1, 65536)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert buffers.create(1, 65536)
