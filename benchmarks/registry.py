@@ -58,12 +58,10 @@ _APPLICATION = (
     "yarn_accel/master",
     "yarn_accel/node",
     # Of the task service, which runs in none of these: its commands, pages and charts.
-    ":!yarn_accel/launch/dag_*.py",
+    ":!yarn_accel/launch/outcomes.py",
     ":!yarn_accel/launch/task*.py",
-    ":!yarn_accel/master/dag_page.py",
-    ":!yarn_accel/master/diagram*.py",
+    ":!yarn_accel/master/diagram.py",
     ":!yarn_accel/master/task_*.py",
-    ":!yarn_accel/master/use_charts.py",
     ":!yarn_accel/master/worker_places.py",
     *_OF_GPUS,
 )

@@ -37,7 +37,7 @@ def _verb(name: str, text: str) -> LazyCommand:
 
 
 def _of_dags(name: str, text: str) -> LazyCommand:
-    return LazyCommand("yarn_accel.launch.dag_cli", f"dag_{name}", text)
+    return LazyCommand("yarn_accel.launch.tasks_cli", f"dag_{name}", text)
 
 
 def _of_tasks(name: str, text: str) -> LazyCommand:

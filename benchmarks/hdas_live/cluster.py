@@ -37,7 +37,7 @@ from yarn_accel.core.tasks.outcome import RunOutcome
 from yarn_accel.core.tasks.service.submission import app_document as submitted_document
 from yarn_accel.errors import JobError
 from yarn_accel.hadoop.control import Control, RetainedApplication
-from yarn_accel.launch.task_outcomes import ask_outcomes, live_outcome
+from yarn_accel.launch.outcomes import ask_outcomes, live_outcome
 from yarn_accel.storage import Store
 from yarn_accel.tasks import load_app, plan_app
 

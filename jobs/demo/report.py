@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rich.filesize import decimal
 from rich.table import Table
 
 from jobs.demo.checks import DemoCheck
-from jobs.demo.page import Page
 from jobs.demo.record import DemoRecord
 from jobs.factorize.rows import Done
+from yarn_accel.report.pages import render
 
 
 def facts(record: DemoRecord) -> list[tuple[str, str]]:
@@ -30,44 +31,35 @@ def facts(record: DemoRecord) -> list[tuple[str, str]]:
 
 def report_page(record: DemoRecord, checks: Sequence[DemoCheck], pictures: Mapping[str, bytes]) -> str:
     """The whole report as one HTML page."""
-    cluster = record.cluster
-    page = Page(
-        "cluster-accel: the demo",
-        f"A real Hadoop {cluster.hadoop_version} cluster of {len(cluster.nodes)} nodes in "
-        f"{len(set(cluster.nodes.values()))} racks, on one machine ({record.machine}; {cluster.mode} mode), "
-        f"ran two Hadoop Streaming jobs whose work was done by {len(record.servers)} pipeline servers. "
-        f"Started {record.started_at}.",
+    cluster, factorize, images = record.cluster, record.factorize, record.images.outcome
+    counters = {"factorize": factorize.counters, "images": images.counters}
+    names = sorted({name for found in counters.values() for name in found})
+    jobs = ", ".join((*factorize.job_ids, *images.job_ids))
+    return render(
+        Path(__file__).with_name("report.html"),
+        title="cluster-accel: the demo",
+        is_live=False,
+        record=record,
+        facts=facts(record),
+        checks=[(check.what, check.ok, check.seen) for check in checks],
+        pictures=pictures,
+        groups=_groups(factorize.results),
+        purity=[(name.replace("_", " "), round(n, 4)) for name, n in record.purity.by_photograph.items()],
+        rejects=[(each.key, each.code, each.message) for each in (*factorize.rejects, *images.rejects)],
+        servers=[
+            (s.name, s.requests, s.done, s.rejected, s.failed, *map(decimal, (s.bytes_in, s.bytes_out)))
+            for s in record.servers
+        ],
+        counter_columns=("job", *names),
+        counters=[(job, *(found.get(name, 0) for name in names)) for job, found in counters.items()],
+        phases=[(name, round(seconds, 1)) for name, seconds in record.phases.items()],
+        matrices=[
+            (r.key, r.operation, r.dtype, r.proven_residual, r.seconds[-1], r.server, r.node)
+            for r in factorize.results
+        ],
+        footer=f"Jobs {jobs}. {cluster.n_jars} jars, {decimal(cluster.jar_bytes)}. Daemons: "
+        f"{decimal(cluster.rss_bytes)} resident when idle, peaks add up to {decimal(cluster.peak_bytes)}.",
     )
-    page.cards(facts(record))
-    page.heading("Checks")
-    page.table(("what must hold", "", "seen"), [(check.what, check.ok, check.seen) for check in checks])
-    page.heading("What ran where")
-    page.picture(
-        pictures["timeline"],
-        "task attempts by node over time",
-        "From the job history. Mappers spread because each asks for one acct/slot; nodes without a server "
-        "send their work to one in their rack.",
-    )
-    page.picture(pictures["requests"], "requests by server and operation", "The servers' own counters.")
-    page.heading("Factorizations")
-    page.picture(pictures["stages"], "mean seconds per stage", "read: from HDFS, write: factors to HDFS.")
-    page.picture(
-        pictures["residuals"],
-        "residuals by operation and dtype",
-        "The LAPACK way, computed from the factors read back from HDFS.",
-    )
-    page.table(_GROUP_HEADER, _groups(record.factorize.results))
-    page.heading("Images")
-    page.picture(
-        pictures["mosaic"], "a sample of each cluster", "Patches of real photographs; the label is the truth."
-    )
-    page.table(
-        ("photograph", "share of its images in clusters of its own"),
-        [(name.replace("_", " "), round(share, 4)) for name, share in record.purity.by_photograph.items()],
-        fold="purity by photograph",
-    )
-    _rest(page, record)
-    return page.text()
 
 
 def check_table(checks: Sequence[DemoCheck]) -> Table:
@@ -91,45 +83,6 @@ def phase_table(record: DemoRecord) -> Table:
     for figure, what in facts(record):
         table.add_row(what, figure)
     return table
-
-
-def _rest(page: Page, record: DemoRecord) -> None:
-    page.heading("Rejected records")
-    rejects = [*record.factorize.rejects, *record.images.outcome.rejects]
-    page.table(
-        ("record", "code", "reason"), [(reject.key, reject.code, reject.message) for reject in rejects]
-    )
-    page.heading("Servers, counters, seconds")
-    page.table(
-        ("server", "requests", "done", "rejected", "failed", "bytes in", "bytes out"),
-        [
-            (s.name, s.requests, s.done, s.rejected, s.failed, *map(decimal, (s.bytes_in, s.bytes_out)))
-            for s in record.servers
-        ],
-    )
-    counters = {"factorize": record.factorize.counters, "images": record.images.outcome.counters}
-    names = sorted({name for found in counters.values() for name in found})
-    page.table(
-        ("job", *names), [(job, *(found.get(name, 0) for name in names)) for job, found in counters.items()]
-    )
-    page.table(("phase", "seconds"), [(name, round(seconds, 1)) for name, seconds in record.phases.items()])
-    page.table(
-        ("matrix", "operation", "dtype", "residual", "total s", "server", "node"),
-        [
-            (r.key, r.operation, r.dtype, r.proven_residual, r.seconds[-1], r.server, r.node)
-            for r in record.factorize.results
-        ],
-        fold=f"all {len(record.factorize.results)} matrices",
-    )
-    jobs = ", ".join((*record.factorize.job_ids, *record.images.outcome.job_ids))
-    page.footer(
-        f"Jobs {jobs}. {record.cluster.n_jars} jars, {decimal(record.cluster.jar_bytes)}. "
-        f"Daemons: {decimal(record.cluster.rss_bytes)} resident when idle, peaks add up to "
-        f"{decimal(record.cluster.peak_bytes)}."
-    )
-
-
-_GROUP_HEADER = ("operation", "dtype", "matrices", "worst residual", "compute s", "total s", "servers")
 
 
 def _groups(rows: Sequence[Done]) -> list[tuple[object, ...]]:

@@ -1,4 +1,4 @@
-"""What `tasks status`, `tasks top` and `tasks submit --wait` show of a task service, from its status.
+"""What `tasks status | top | submit --wait` and `dag status | top` show of a task service, from its status.
 
 Names and errors come from users and their programs: they are text, never a command to the terminal.
 """
@@ -6,8 +6,9 @@ Names and errors come from users and their programs: they are text, never a comm
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import click
 from rich.console import Console, Group
@@ -15,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from yarn_accel.core.units import format_bytes
+from yarn_accel.core.units import format_bytes, format_duration_s
 from yarn_accel.launch.status_view import plain
 
 _DASH = "-"
@@ -23,15 +24,12 @@ _DASH = "-"
 _MAX_ENDED = 20
 _MAX_WORKERS = 200
 _MAX_ERROR = 100
+_MAX_NOTE = 200
+_MIN_NAME = 8
 #: Lines for the whole of an application where there is no terminal.
 _N_LINES = 10
-
-
-class ProgressView(Protocol):
-    """Shows how far an application is."""
-
-    def __call__(self, row: Mapping[str, Any]) -> None:
-        """Show its row of the service's status."""
+#: Shows how far an application is, from its row of the service's status.
+ProgressView = Callable[[Mapping[str, Any]], None]
 
 
 def tasks_table(answer: Mapping[str, Any]) -> Group:
@@ -43,6 +41,31 @@ def tasks_table(answer: Mapping[str, Any]) -> Group:
     wanted = _text(f"{answer['workers_wanted']} workers wanted, policy {answer.get('policy') or _DASH}")
     apps = _apps([*answer["apps"].items(), *ended[n_cut:]])
     return Group(apps, *cut, _workers(answer["workers"]), wanted, *problems)
+
+
+def dags_of(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The applications that are DAGs, those that ended first."""
+    return {name: row for name, row in [*answer["ended"].items(), *answer["apps"].items()] if "dag" in row}
+
+
+def dags_table(answer: Mapping[str, Any]) -> Group:
+    """The DAGs of a task service, for people."""
+    title = f"DAGs, policy {answer.get('policy') or _DASH}"
+    numbers = (">running", ">done", ">SD", ">alone", ">for", ">ends in")
+    table = _table(title, "DAG", "class", "state", *numbers)
+    rows = list(dags_of(answer).items())
+    n_running = sum("ended_at" not in row for _, row in rows)
+    n_cut = max(0, len(rows) - n_running - _MAX_ENDED)
+    notes = []
+    for name, row in rows[n_cut:]:
+        table.add_row(*_dag_cells(name, row))
+        notes += [_text(f"{name}: {note}") for note in _dag_notes(row)]
+    cut = [Text(f"... and {n_cut} that ended before; all of them: dag status --json")] if n_cut else []
+    workers = answer["workers"].values()
+    n_cores, n_busy = sum(each["n_cores"] for each in workers), sum(each["cores"] for each in workers)
+    there = Text(f"{len(workers)} workers, {n_busy} of {n_cores} cores busy")
+    problems = [_text(f"problem: {each}") for each in answer["problems"]]
+    return Group(table, *notes, *cut, there, *problems)
 
 
 @contextlib.contextmanager
@@ -96,13 +119,31 @@ def _words(row: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
+def _table(title: str, *columns: str) -> Table:
+    """A table without rows; columns that begin with ``>`` are numbers.
+
+    The first is a name, which other commands take: where it is too narrow the name goes on in the next line.
+    """
+    table = Table(title=title, title_justify="left")
+    table.add_column(columns[0], overflow="fold", min_width=_MIN_NAME)
+    for name in columns[1:]:
+        table.add_column(name.lstrip(">"), justify="right" if name.startswith(">") else "left")
+    return table
+
+
 def _apps(rows: list[tuple[str, Mapping[str, Any]]]) -> Table:
-    table = Table(title="applications", title_justify="left")
-    table.add_column("application", overflow="fold")  # other commands take it
-    table.add_column("state")
-    for name in ("waiting", "running", "done", "failed", "cores", "GPUs", "share", "delay", "predicted"):
-        table.add_column(name, justify="right")
-    table.add_column("error")
+    numbers = (
+        ">waiting",
+        ">running",
+        ">done",
+        ">failed",
+        ">cores",
+        ">GPUs",
+        ">share",
+        ">delay",
+        ">predicted",
+    )
+    table = _table("applications", "application", "state", *numbers, "error")
     for app, row in rows:
         counts, is_over = row["tasks"], "ended_at" in row
         n_waiting = sum(counts.get(each, 0) for each in ("waiting", "ready", "queued"))
@@ -125,11 +166,8 @@ def _apps(rows: list[tuple[str, Mapping[str, Any]]]) -> Table:
 
 
 def _workers(workers: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table(title="workers", title_justify="left")
-    table.add_column("worker")
-    for name in ("cores", "GPUs", "I/O", "running", "next", "silent"):
-        table.add_column(name, justify="right")
-    table.add_column("problem")
+    numbers = (">cores", ">GPUs", ">I/O", ">running", ">next", ">silent")
+    table = _table("workers", "worker", *numbers, "problem")
     for worker, row in list(workers.items())[:_MAX_WORKERS]:
         rate = row["bytes_per_s"]
         table.add_row(
@@ -143,6 +181,35 @@ def _workers(workers: Mapping[str, Mapping[str, Any]]) -> Table:
             _text(row["problem"]),
         )
     return table
+
+
+def _dag_cells(name: str, row: Mapping[str, Any]) -> list[Text | str]:
+    counts, dag = row["tasks"], row["dag"]
+    now = row.get("ended_at") or time.time()
+    n_done, n_tasks = _done(row)
+    end_at = dag.get("predicted_end_at")
+    return [
+        _text(name),
+        dag["class"],
+        _text(row["state"]),
+        str(counts.get("running", 0)),
+        f"{n_done} of {n_tasks}",
+        _DASH if dag["sd"] is None else f"{dag['sd']:.3f}",
+        _DASH if dag["own_makespan_s"] is None else f"{dag['own_makespan_s']:.1f} s",
+        format_duration_s(max(0.0, now - row["begun_at"])),
+        _DASH if end_at is None else format_duration_s(max(0.0, end_at - now)),
+    ]
+
+
+def _dag_notes(row: Mapping[str, Any]) -> Iterator[str]:
+    """What few DAGs have: costs, and an error."""
+    dag, error = row["dag"], row["error"]
+    if dag["n_moved"]:
+        yield f"{dag['n_moved']} tasks moved to another worker before they started"
+    if dag["n_interrupted"]:
+        yield f"{dag['n_interrupted']} attempts interrupted, after {dag['lost_s']:.1f} s together"
+    if error:
+        yield error[:_MAX_NOTE]
 
 
 def _times(value: float | None) -> str:

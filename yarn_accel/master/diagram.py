@@ -1,20 +1,32 @@
-"""The cluster as an SVG diagram: racks, nodes, and a line from each node to the server it is bound to."""
+"""The cluster as an SVG diagram: racks, nodes, and a line from each node to the server it is bound to.
+
+In each rack the servers' nodes stand above, the other nodes below, all ordered by name and not by binding:
+when a node is bound anew its line moves and the node stays. `cluster.svg` has the markup.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from yarn_accel.master.diagram_layout import Box, DiagramLayout, lay_out, natural
-from yarn_accel.master.markup import Markup, element, text
+from markupsafe import Markup
 
-#: Classes c0.. of the style; servers take them in turn.
-N_COLOURS = 8
-#: An agent that is not heard for so long is shown as silent.
+from yarn_accel.master.status_documents import natural
+from yarn_accel.report.charts import colours_of
+from yarn_accel.report.pages import macros
+
+#: A node whose agent has not been heard for so long is shown as silent.
 SILENT_S = 5.0
 _STAGES = ("read", "compute", "write")
 _LOADS = (("in_flight", "in flight"), ("queued", "queued"))
+_MAX_WIDTH = 1180.0
+_MARGIN = 14.0
+_HEADING = 30.0
+_GAP_OF_RACKS = 18.0
 _Node = Mapping[str, Any]
 _Nodes = Mapping[str, _Node]
 
@@ -25,30 +37,16 @@ def draw(nodes: _Nodes) -> Markup:
     Args:
         nodes: the state document's, or some of them; lines to nodes that are not among them are left out.
     """
-    layout = lay_out(nodes)
-    colours = hue(nodes)
-    names = short_names(nodes)
-    parts = [
-        element("title", "Racks, nodes, and who is bound to whom"),
-        [_rack(rack, box) for rack, box in layout.racks.items()],
-        element("g", list(_lines(nodes, layout, colours)), class_="bindings"),
-        [_node(host, nodes[host], box, layout, colours, names) for host, box in layout.nodes.items()],
-    ]
-    return element(
-        "svg",
-        parts,
-        viewBox=f"-1 -1 {layout.width + 2:.0f} {layout.height + 2:.0f}",
-        width=f"{layout.width + 2:.0f}",
-        height=f"{layout.height + 2:.0f}",
-        role="img",
-        class_="picture",
-    )
+    layout, colours, names = lay_out(nodes), hue(nodes), short_names(nodes)
+    racks = [(_cut(rack or "rack not known", 40), box) for rack, box in layout.racks.items()]
+    drawn = [_drawn(host, nodes[host], layout.scale.is_small, colours, names) for host in layout.nodes]
+    svg = macros(Path(__file__).with_name("cluster.svg"))
+    return svg.cluster(layout, racks, list(_lines(nodes, layout, colours)), drawn)  # type: ignore[no-any-return]
 
 
 def hue(nodes: _Nodes) -> dict[str, str]:
     """The class that colours a server and those bound to it, by its node."""
-    servers = sorted((host for host, node in nodes.items() if node["is_accelerator"]), key=natural)
-    return {host: f"c{i % N_COLOURS}" for i, host in enumerate(servers)}
+    return colours_of(sorted((host for host, node in nodes.items() if node["is_accelerator"]), key=natural))
 
 
 def short_names(hosts: Iterable[str]) -> dict[str, str]:
@@ -114,15 +112,9 @@ def _standing_of_server(node: _Node) -> tuple[str, str]:
     return ("warn", "starting") if "launching" in phases or "granted" in phases else ("bad", "no server")
 
 
-def _rack(rack: str, box: Box) -> Markup:
-    return element(
-        "g",
-        element("rect", x=box.x, y=box.y, width=box.width, height=box.height, rx=10, class_="rack"),
-        element("text", _cut(rack or "rack not known", 40), x=box.x + 14, y=box.y + 20, class_="rack-name"),
-    )
-
-
-def _lines(nodes: _Nodes, layout: DiagramLayout, colours: Mapping[str, str]) -> Iterator[Markup]:
+def _lines(
+    nodes: _Nodes, layout: DiagramLayout, colours: Mapping[str, str]
+) -> Iterator[tuple[str, str, str]]:
     members: dict[str, list[str]] = {}
     for host, node in nodes.items():
         if node["bound"] in layout.nodes:
@@ -132,12 +124,8 @@ def _lines(nodes: _Nodes, layout: DiagramLayout, colours: Mapping[str, str]) -> 
         end = layout.nodes[server]
         for i, host in enumerate(bound):
             at_x = end.x + end.width * (i + 1) / (len(bound) + 1)
-            yield element(
-                "path",
-                element("title", f"{host} is bound to {server}"),
-                d=_curve(layout.nodes[host], layout.lanes.get(host), end, at_x),
-                class_=f"binding {colours.get(server, 'c0')}",
-            )
+            path = _curve(layout.nodes[host], layout.lanes.get(host), end, at_x)
+            yield f"{host} is bound to {server}", path, colours.get(server, "c0")
 
 
 def _curve(start: Box, queue: tuple[float, float] | None, end: Box, at_x: float) -> str:
@@ -156,65 +144,28 @@ def _curve(start: Box, queue: tuple[float, float] | None, end: Box, at_x: float)
     )
 
 
-def _node(
-    host: str,
-    node: _Node,
-    box: Box,
-    layout: DiagramLayout,
-    colours: Mapping[str, str],
-    names: Mapping[str, str],
-) -> Markup:
-    kind, word = standing(node)
-    colour = colours.get(host if node["is_accelerator"] else node["bound"] or "", "")
-    name = names[host]
-    if layout.scale.is_small:
-        inside = _small(name, node, box)
-    elif node["is_accelerator"]:
-        inside = _accelerator(name, node, box)
-    else:
-        bound = node["bound"] or ""
-        inside = _plain(name, names.get(bound, bound), node, box)
-    what = "accelerator" if node["is_accelerator"] else "plain"
-    size = "small-node" if layout.scale.is_small else ""
-    tooltip = " · ".join(
-        filter(None, (host, word, node["bound"] and f"bound to {node['bound']}", summary(node)))
-    )
-    return element(
-        "a",
-        element(
-            "g",
-            element("title", tooltip),
-            element("rect", x=box.x, y=box.y, width=box.width, height=box.height, rx=6, class_="body"),
-            element("rect", x=box.x, y=box.y + 6, width=4, height=box.height - 12, class_="stripe"),
-            inside,
-            class_=" ".join(filter(None, ("node", what, size, kind, colour))),
-            data_node=host,
-        ),
-        href=link_to(host),
-    )
-
-
-def _small(name: str, node: _Node, box: Box) -> list[Markup]:
-    if not node["is_accelerator"]:
-        return []
-    parts = [_label(box.x + 12, box.y + 16, _squeezed(name, 10), "name")]
-    workers, busy = _busy(node, "compute")
-    return [*parts, *_bar(box.x + 12, box.y + 25, box.width - 24, busy / workers)]
-
-
-def _plain(name: str, bound: str, node: _Node, box: Box) -> list[Markup]:
-    kind, word = standing(node)
+def _drawn(
+    host: str, node: _Node, is_small: bool, colours: Mapping[str, str], names: Mapping[str, str]
+) -> dict[str, object]:
+    """The texts of a node in the diagram; `bars` are a server's stages: name, share that is filled, words."""
+    (kind, word), bound = standing(node), node["bound"] or ""
+    is_server = node["is_accelerator"]
+    style = ("node", "accelerator" if is_server else "plain", "small-node" if is_small else "", kind)
+    texts: dict[str, object] = {
+        "host": host,
+        "url": link_to(host),
+        "style": " ".join(filter(None, (*style, colours.get(host if is_server else bound, "")))),
+        "kind": kind,
+        "tooltip": " · ".join(filter(None, (host, word, bound and f"bound to {bound}", summary(node)))),
+    }
+    if is_server:
+        bars = [_stage_bar(node, stage) for stage in _STAGES]
+        name, second = _squeezed(names[host], 10 if is_small else 12), _cut(_devices(node), 32)
+        return {**texts, "name": name, "corner": word, "second": second, "third": summary(node), "bars": bars}
     slots = slots_of(node)
-    second = f"→ {_squeezed(bound, 7 if slots else 15)}" if bound else word
-    parts = [
-        element("circle", cx=box.x + box.width - 14, cy=box.y + 16, r=4, class_=f"dot {kind}"),
-        _label(box.x + 14, box.y + 20, _squeezed(name, 11), "name"),
-        _label(box.x + 14, box.y + 36, second, "small"),
-    ]
-    if slots:
-        words = f"{slots} {'slot' if node['slots']['wanted'] == 1 else 'slots'}"
-        parts.append(_label(box.x + box.width - 10, box.y + 36, words, "small end"))
-    return parts
+    second = f"→ {_squeezed(names.get(bound, bound), 7 if slots else 15)}" if bound else word
+    corner = slots and f"{slots} {'slot' if node['slots']['wanted'] == 1 else 'slots'}"
+    return {**texts, "name": _squeezed(names[host], 11), "corner": corner, "second": second, "bars": ()}
 
 
 def slots_of(node: _Node) -> str:
@@ -225,35 +176,15 @@ def slots_of(node: _Node) -> str:
     return f"{slots}" if node["slots"]["is_set"] else f"{slots} ?"
 
 
-def _accelerator(name: str, node: _Node, box: Box) -> list[Markup]:
-    kind, word = standing(node)
-    right = box.x + box.width - 12
-    parts = [
-        _label(box.x + 14, box.y + 20, _squeezed(name, 12), "name"),
-        _label(right - 12, box.y + 20, word, "small end"),
-        element("circle", cx=right - 3, cy=box.y + 16, r=4, class_=f"dot {kind}"),
-        _label(box.x + 14, box.y + 36, _cut(_devices(node), 32), "small"),
-    ]
-    for i, stage in enumerate(_STAGES):
-        y = box.y + 47 + 16 * i
-        full, busy = _busy(node, stage)
-        parts += [
-            _label(box.x + 14, y + 8, stage, "small"),
-            *_bar(box.x + 72, y, box.width - 120, busy / full),
-            _label(right, y + 8, _figure(busy), "small end figure"),
-        ]
-    return [*parts, _label(box.x + 14, box.y + 104, summary(node), "small")]
-
-
-def _busy(node: _Node, stage: str) -> tuple[float, float]:
-    """What fills the bar, and how much of that is at work; of read and write one thread fills it."""
-    rates = node["rates"] or {}
+def _stage_bar(node: _Node, stage: str) -> tuple[str, float, str]:
+    """All workers fill the bar of computing, one thread those of reading and writing."""
     server = (node["heard"] or {}).get("server") or {}
     full = max(float(server.get("workers", 1)), 1.0) if stage == "compute" else 1.0
-    return full, float(rates.get(stage, 0.0))
+    busy = float((node["rates"] or {}).get(stage, 0.0))
+    return stage, min(max(busy / full, 0.0), 1.0), three_digits(busy)
 
 
-def _figure(busy: float) -> str:
+def three_digits(busy: float) -> str:
     """Three significant digits; what does not fit is cut: 0.13, 1.24, 44.0, 168, 1200."""
     return f"{busy:.{2 if busy < 9.995 else 1 if busy < 99.95 else 0}f}"
 
@@ -269,18 +200,6 @@ def _devices(node: _Node) -> str:
     return f"{count}{name}" + (f" · {heat:.0f} °C" if heat is not None else "")
 
 
-def _bar(x: float, y: float, width: float, share: float) -> list[Markup]:
-    filled = width * min(max(share, 0.0), 1.0)
-    return [
-        element("rect", x=x, y=y, width=width, height=8, rx=2, class_="trough"),
-        element("rect", x=x, y=y, width=filled, height=8, rx=2, class_="fill"),
-    ]
-
-
-def _label(x: float, y: float, words: str, class_: str) -> Markup:
-    return element("text", text(words), x=x, y=y, class_=class_)
-
-
 def _cut(words: str, n_characters: int) -> str:
     return words if len(words) <= n_characters else f"{words[: n_characters - 1]}…"
 
@@ -289,3 +208,147 @@ def _squeezed(name: str, n_characters: int) -> str:
     """A name without its middle: those of one cluster differ at their ends."""
     n_last = n_characters // 2
     return name if len(name) <= n_characters else f"{name[: n_characters - 1 - n_last]}…{name[-n_last:]}"
+
+
+# The layout.
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle, in the units of the picture."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def middle(self) -> float:
+        """Of its width."""
+        return self.x + self.width / 2
+
+    @property
+    def bottom(self) -> float:
+        """Its lower edge."""
+        return self.y + self.height
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large nodes are drawn: (width, height) with and without an accelerator, and the space for lines."""
+
+    accelerator: tuple[float, float]
+    plain: tuple[float, float]
+    gap: float
+    lines: float
+    aspect: float
+    is_small: bool
+
+    @staticmethod
+    def of(n_nodes: int) -> Scale:
+        """The one for so many nodes."""
+        if n_nodes <= 80:
+            return Scale((200.0, 112.0), (132.0, 46.0), 14.0, 64.0, 1.5, is_small=False)
+        return Scale((104.0, 40.0), (18.0, 18.0), 7.0, 44.0, 8.0, is_small=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DiagramLayout:
+    """Boxes by name, and the size of the whole.
+
+    Attributes:
+        lanes: for a node that has others between it and the servers: where the gap beside it begins, by
+            which a line reaches it.
+    """
+
+    scale: Scale
+    racks: Mapping[str, Box]
+    nodes: Mapping[str, Box]
+    lanes: Mapping[str, tuple[float, float]]
+    width: float
+    height: float
+
+
+def lay_out(nodes: Mapping[str, Mapping[str, Any]]) -> DiagramLayout:
+    """Place every node.
+
+    Args:
+        nodes: the state document's.
+    """
+    scale = Scale.of(len(nodes))
+    racks: dict[str, Box] = {}
+    placed: dict[str, Box] = {}
+    lanes: dict[str, tuple[float, float]] = {}
+    x = y = row_height = width = 0.0
+    for rack, members in sorted(_by_rack(nodes).items(), key=lambda item: natural(item[0])):
+        inside, box_width, box_height = _lay_out_rack(members, nodes, scale)
+        if x > 0 and x + box_width > _MAX_WIDTH:
+            x, y, row_height = 0.0, y + row_height + _GAP_OF_RACKS, 0.0
+        racks[rack] = Box(x, y, box_width, box_height)
+        moved = {name: Box(x + box.x, y + box.y, box.width, box.height) for name, box in inside.items()}
+        placed |= moved
+        lanes |= _queues([moved[host] for host in members if not nodes[host]["is_accelerator"]], moved, scale)
+        x += box_width + _GAP_OF_RACKS
+        row_height = max(row_height, box_height)
+        width = max(width, x - _GAP_OF_RACKS)
+    return DiagramLayout(scale, racks, placed, lanes, width, y + row_height)
+
+
+def _by_rack(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    racks: dict[str, list[str]] = {}
+    for host in sorted(nodes, key=natural):
+        racks.setdefault(nodes[host]["rack"] or "", []).append(host)
+    return racks
+
+
+def _lay_out_rack(
+    hosts: Iterable[str], nodes: Mapping[str, Mapping[str, Any]], scale: Scale
+) -> tuple[dict[str, Box], float, float]:
+    """The boxes of one rack's nodes from its upper left corner, its width and its height."""
+    above = [host for host in hosts if nodes[host]["is_accelerator"]]
+    below = [host for host in hosts if not nodes[host]["is_accelerator"]]
+    most = _MAX_WIDTH - 2 * _MARGIN
+    n_below = min(math.ceil(math.sqrt(len(below) * scale.aspect)), _fitting(scale.plain[0], scale.gap, most))
+    n_above = min(
+        max(math.ceil(math.sqrt(len(above) * 2)), 2), _fitting(scale.accelerator[0], scale.gap, most)
+    )
+    n_above, n_below = min(n_above, len(above)), min(n_below, len(below))
+    widths = (
+        n_above * (scale.accelerator[0] + scale.gap) - scale.gap,
+        n_below * (scale.plain[0] + scale.gap) - scale.gap,
+        scale.accelerator[0],
+    )
+    inner = max(widths)
+    boxes, y = _rows(above, n_above, scale.accelerator, scale.gap, inner, _HEADING)
+    if above and below:
+        y += scale.lines - scale.gap
+    more, y = _rows(below, n_below, scale.plain, scale.gap, inner, y)
+    return boxes | more, inner + 2 * _MARGIN, y - scale.gap + _MARGIN
+
+
+def _rows(
+    hosts: list[str], n_columns: int, size: tuple[float, float], gap: float, inner: float, y: float
+) -> tuple[dict[str, Box], float]:
+    """Rows of equal boxes, in columns in the middle, and where the next row would begin."""
+    boxes: dict[str, Box] = {}
+    left = _MARGIN + (inner - n_columns * (size[0] + gap) + gap) / 2
+    for first in range(0, len(hosts), max(n_columns, 1)):
+        for i, host in enumerate(hosts[first : first + n_columns]):
+            boxes[host] = Box(left + i * (size[0] + gap), y, *size)
+        y += size[1] + gap
+    return boxes, y
+
+
+def _queues(below: Iterable[Box], boxes: Mapping[str, Box], scale: Scale) -> dict[str, tuple[float, float]]:
+    """The gap to the left of each node that is not in the first row; rows share a gap side by side."""
+    tops = sorted({box.y for box in below})
+    lanes: dict[str, tuple[float, float]] = {}
+    for host, box in boxes.items():
+        row = tops.index(box.y) if box.y in tops else 0
+        if row > 0:
+            lanes[host] = (box.x - scale.gap * (0.25 + 0.25 * (row % 3)), tops[0])
+    return lanes
+
+
+def _fitting(width: float, gap: float, space: float) -> int:
+    return int((space + gap) // (width + gap))

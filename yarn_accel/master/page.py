@@ -1,44 +1,50 @@
 """The tracking page: one HTML document made of the state document (`statistics`), self-contained.
 
-Large clusters are cut: whole racks are shown, those with trouble first, and the others are links.
+`page.html` has its markup; here its texts and tables are made. Large clusters are cut: whole racks are shown,
+those with trouble first, and the others are links.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from yarn_accel.core.tasks.claim_counts import claims_text, results_text
-from yarn_accel.core.units import format_duration_s
-from yarn_accel.master.diagram import draw, standing
-from yarn_accel.master.diagram_layout import natural
-from yarn_accel.master.markup import Child, Markup, document, element, raw
-from yarn_accel.master.page_assets import SCRIPT, STYLE
-from yarn_accel.master.tables import events_table, nodes_table, servers_table
-from yarn_accel.master.task_page import task_sections
+from markupsafe import Markup
 
-MAX_DRAWN = 1000
+from yarn_accel.core.tasks.claim_counts import claims_text, results_text
+from yarn_accel.core.units import format_bytes, format_duration_s
+from yarn_accel.master.diagram import draw, hue, link_to, slots_of, standing
+from yarn_accel.master.status_documents import Query, choose, natural
+from yarn_accel.master.task_page import task_sections
+from yarn_accel.report.charts import spark
+from yarn_accel.report.pages import joined, link, render, status, swatch, table
+
 MAX_ROWS = 200
 MAX_EVENTS = 100
 _MAX_LINKS = 500
-_LEGEND = "Bars: how many requests are in each stage on average. A line: this node sends to that server."
-_State = Mapping[str, Any]
-_Nodes = Mapping[str, Mapping[str, Any]]
+_MAX_PROBLEMS = 20
+_NO_SERVER = (
+    "No node is known to have an accelerator: it has one when YARN gives out its yarn.io/gpu, when its agent "
+    "sees one, or when it is named in `accelerator_nodes` of the master's settings."
+)
+_SERVER_COLUMNS = (
+    *("server", "state", "listens at", "devices", "operations", ">requests/s", ">in flight", ">queued"),
+    *(">buffers", ">answered", ">refused, failed", ">bound", ">load"),
+)
+_NODE_COLUMNS = (
+    *("node", "rack", "state", "bound to", ">slots", "containers", ">heard", ">waits for disks"),
+    *(">net in", ">net out", ">disk busy", "late binding", "trouble"),
+)
+_Values = Mapping[str, Any]
+_Nodes = Mapping[str, _Values]
+_NOTHING: _Values = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """What somebody wants to see: a node, a rack, or (both empty) everything."""
-
-    node: str = ""
-    rack: str = ""
-
-
-def page(state: _State, query: Query, explanation: str = "") -> str:
+def page(state: _Values, query: Query, explanation: str = "") -> str:
     """The page.
 
     Args:
@@ -47,56 +53,43 @@ def page(state: _State, query: Query, explanation: str = "") -> str:
         explanation: of the node in the query.
     """
     nodes, others = _chosen(state, query)
-    body = element(
-        "main",
-        _header(state),
-        _problems(state),
-        _cards(state),
-        _explanation(query, explanation),
-        list(task_sections(state.get("tasks"), state["at"])),
-        section(
-            "Racks, nodes and bindings",
-            _counted(nodes, state),
-            element("p", _LEGEND, class_="soft"),
-            draw(nodes),
-            _links(others),
-        ),
-        section("Servers", "", servers_table(nodes, state["loads"], MAX_ROWS)),
-        section("Nodes", _cut_note(len(nodes)), nodes_table(nodes, MAX_ROWS)),
-        _events(state, query),
-        _footer(state),
-        class_="yarn-accel",
+    notes = [note for note in reversed(state["notes"]) if not query.node or note["node"] == query.node]
+    totals = state["totals"]
+    claims = totals.get("late_binding")
+    return render(
+        Path(__file__).with_name("page.html"),
+        title=f"{_about(state, 'application') or 'no application'} · yarn-accel",
+        is_live=True,
+        stage=_stage(state),
+        about=_heading(state),
+        seen=f"{_utc(state['at']):%H:%M:%S}",
+        problems=[str(each) for each in state["service"].get("problems", ())][:_MAX_PROBLEMS],
+        cards=_cards(totals),
+        requests_per_s=f"{totals['requests_per_s']:,.1f}",
+        requests=_requests(state["history"]["requests"]),
+        claims=None if claims is None else _claims_card(claims),
+        node=query.node,
+        explanation=explanation,
+        tasks=list(task_sections(state.get("tasks"), state["at"])),
+        counted=_counted(nodes, totals["nodes"]),
+        diagram=draw(nodes),
+        others=[_rack_link(*each) for each in others[:_MAX_LINKS]],
+        more_racks=f"and {len(others) - _MAX_LINKS} more" if len(others) > _MAX_LINKS else "",
+        servers=servers_table(nodes, state["loads"]),
+        nodes_note=_cut(MAX_ROWS, len(nodes), "the first"),
+        nodes=nodes_table(nodes),
+        events_note=_cut(MAX_EVENTS, len(notes), "the last"),
+        events=events_table(notes[:MAX_EVENTS], state["at"]),
+        footnotes=list(_footnotes(state)),
     )
-    return html_page(f"{_about(state, 'application') or 'no application'} · yarn-accel", body, is_live=True)
 
 
 def text_page(title: str, *lines: str) -> str:
     """A page that only says something."""
-    words = [element("p", line) for line in lines]
-    return html_page(title, element("main", element("h1", title), words), is_live=False)
+    return render(Path(__file__).with_name("notice.html"), title=title, is_live=False, lines=lines)
 
 
-def html_page(title: str, body: Markup, *, is_live: bool) -> str:
-    """A self-contained page; a live one brings itself up to date every second."""
-    return document(
-        element(
-            "head",
-            element("meta", charset="utf-8"),
-            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            element("title", title),
-            element("style", raw(STYLE)),
-            element("noscript", element("meta", http_equiv="refresh", content="5")) if is_live else None,
-        ),
-        element(
-            "body",
-            element("div", "The master does not answer: this is what was seen last.", id="stale"),
-            body,
-            element("script", raw(SCRIPT)) if is_live else None,
-        ),
-    )
-
-
-def _chosen(state: _State, query: Query) -> tuple[_Nodes, Sequence[tuple[str, int]]]:
+def _chosen(state: _Values, query: Query) -> tuple[_Nodes, Sequence[tuple[str, int]]]:
     """The nodes to show, and name and size of the racks that are left out."""
     nodes = state["nodes"]
     if "others" in state:
@@ -109,57 +102,10 @@ def _chosen(state: _State, query: Query) -> tuple[_Nodes, Sequence[tuple[str, in
     return {host: nodes[host] for host in hosts}, others
 
 
-def choose(
-    racks: Mapping[str, Sequence[str]], troubled: Container[str], query: Query
-) -> tuple[list[str], list[tuple[str, int]]]:
-    """The nodes to show, and name and size of the racks that are left out.
-
-    Args:
-        racks: hosts by rack.
-        troubled: racks to be shown first.
-    """
-    of_node = next((rack for rack, hosts in racks.items() if query.node in hosts), None)
-    rack = of_node if of_node is not None else query.rack
-    if rack in racks and (query.rack or of_node is not None):
-        hosts, others = list(racks[rack][:MAX_DRAWN]), [name for name in racks if name != rack]
-    else:
-        hosts, others = _whole_racks(racks, troubled)
-    return hosts, [(name, len(racks[name])) for name in sorted(others, key=natural)]
+# Texts.
 
 
-def _whole_racks(racks: Mapping[str, Sequence[str]], troubled: Container[str]) -> tuple[list[str], list[str]]:
-    """Racks with trouble first, as many as can be shown, and the names of the others."""
-    hosts: list[str] = []
-    others: list[str] = []
-    for rack in sorted(racks, key=lambda name: (name not in troubled, natural(name))):
-        fits = len(hosts) + len(racks[rack]) <= MAX_DRAWN
-        if fits or not hosts:
-            hosts += racks[rack][: MAX_DRAWN - len(hosts)]
-        else:
-            others.append(rack)
-    return hosts, others
-
-
-def _header(state: _State) -> Markup:
-    kind, word = _stage(state)
-    words = [
-        _about(state, "application"),
-        _about(state, "name"),
-        " in ".join(filter(None, (_about(state, "user"), _about(state, "queue")))),
-        f"attempt {state['attempt']}",
-        f"policy {state['policy']}",
-    ]
-    seen = datetime.fromtimestamp(state["at"], timezone.utc)
-    return element(
-        "header",
-        element("h1", element("a", "yarn-accel", href="?")),
-        element("span", word, class_=f"pill {kind}"),
-        [element("span", each, class_="soft") for each in words if each],
-        element("span", f"{seen:%H:%M:%S} UTC", class_="soft push", id="seen"),
-    )
-
-
-def _stage(state: _State) -> tuple[str, str]:
+def _stage(state: _Values) -> tuple[str, str]:
     if state["is_stopping"]:
         return "warn", "stopping"
     if not state["is_registered"]:
@@ -167,89 +113,40 @@ def _stage(state: _State) -> tuple[str, str]:
     return ("good", "running") if state["totals"]["serving"] else ("warn", "no server yet")
 
 
-def _problems(state: _State) -> Markup | None:
-    problems = [str(each) for each in state["service"].get("problems", ())][:20]
-    if not problems:
-        return None
-    items = element("ul", [element("li", each) for each in problems])
-    return element("section", element("h2", "Not as it should be"), items, class_="problems")
+def _heading(state: _Values) -> list[str]:
+    return [
+        _about(state, "application"),
+        _about(state, "name"),
+        " in ".join(filter(None, (_about(state, "user"), _about(state, "queue")))),
+        f"attempt {state['attempt']}",
+        f"policy {state['policy']}",
+    ]
 
 
-def _cards(state: _State) -> Markup:
-    totals = state["totals"]
-    n_plain = totals["bound"] + totals["unbound"]
+def _cards(totals: _Values) -> list[tuple[str, str]]:
     n_own = totals["unbound"]
     rest = f"{n_own} with their own CPU only" if n_own else "no node is left alone"
-    rate = f"{totals['requests_per_s']:,.1f}"
-    return element(
-        "div",
-        _card(f"{totals['serving']} / {totals['accelerators']}", "servers serve"),
-        _card(f"{totals['bound']} / {n_plain}", f"nodes bound; {rest}"),
-        _card(f"{totals['in_flight']:,.0f}", f"requests in flight, {totals['queued']:,.0f} queued"),
-        _card(f"{totals['device_busy']:,.2f}", "devices busy on average, of all servers together"),
-        element(
-            "div",
-            element("div", element("b", rate), element("span", "requests per second")),
-            _spark(state["history"]["requests"]),
-            class_="card wide",
-        ),
-        _claims_card(totals.get("late_binding")),
-        class_="cards",
-    )
+    return [
+        (f"{totals['serving']} / {totals['accelerators']}", "servers serve"),
+        (f"{totals['bound']} / {totals['bound'] + n_own}", f"nodes bound; {rest}"),
+        (f"{totals['in_flight']:,.0f}", f"requests in flight, {totals['queued']:,.0f} queued"),
+        (f"{totals['device_busy']:,.2f}", "devices busy on average, of all servers together"),
+    ]
 
 
-def _claims_card(claims: Mapping[str, Any] | None) -> Markup | None:
-    """Late binding on all nodes; None: on no node a mapper has asked."""
-    if claims is None:
-        return None
-    note = f"{claims['nodes']:,} {_plural('node', claims['nodes'])}; {results_text(claims)}"
-    return _card(claims_text(claims), f"late binding on {note}")
+def _claims_card(claims: _Values) -> tuple[str, str]:
+    """Late binding on all nodes."""
+    where = f"{claims['nodes']:,} {_plural('node', claims['nodes'])}"
+    return claims_text(claims), f"late binding on {where}; {results_text(claims)}"
 
 
-def _card(figure: str, words: str) -> Markup:
-    return element("div", element("b", figure), element("span", words), class_="card")
+def _requests(history: Sequence[float]) -> Markup | None:
+    return spark(history, f"the last {format_duration_s(2 * len(history))}")
 
 
-def _spark(values: Sequence[float]) -> Markup | None:
-    """A curve of the last steps, the highest of them at the top."""
-    if len(values) < 2:
-        return None
-    top = max(*values, 1e-9)
-    points = [f"{i:g} {30 - 28 * value / top:.2f}" for i, value in enumerate(values)]
-    line = "M" + " L".join(points)
-    last = len(values) - 1
-    return element(
-        "svg",
-        element("title", f"the last {format_duration_s(2 * len(values))}"),
-        element("path", d=f"{line} L{last} 31 L0 31 Z", class_="under"),
-        element("path", d=line),
-        viewBox=f"0 0 {last} 31",
-        preserveAspectRatio="none",
-        class_="spark",
-    )
-
-
-def _explanation(query: Query, explanation: str) -> Markup | None:
-    if not query.node:
-        return None
-    return element(
-        "section",
-        element("h2", query.node, element("small", element("a", "back to all", href="?"))),
-        element("pre", explanation or "nothing is known about it"),
-        id="explanation",
-    )
-
-
-def section(title: str, note: str, *inside: Child) -> Markup:
-    """A part of a page: its title, a note beside it, and what is in it."""
-    heading = element("h2", title, element("small", note) if note else None)
-    return element("section", heading, inside)
-
-
-def _counted(nodes: _Nodes, state: _State) -> str:
+def _counted(nodes: _Nodes, n_all: int) -> str:
     n_racks = len({node["rack"] for node in nodes.values()})
     shown = f"{len(nodes)} {_plural('node', len(nodes))} in {n_racks} {_plural('rack', n_racks)}"
-    n_all = state["totals"]["nodes"]
     return shown if n_all == len(nodes) else f"{shown}, of {n_all} nodes in all"
 
 
@@ -257,42 +154,18 @@ def _plural(noun: str, n: int) -> str:
     return noun if n == 1 else f"{noun}s"
 
 
-def _links(racks: Sequence[tuple[str, int]]) -> Markup | None:
-    if not racks:
-        return None
-    links: list[Child] = ["Other racks: "]
-    for rack, n_nodes in racks[:_MAX_LINKS]:
-        name = rack or "not known"
-        links += [element("a", f"{name} ({n_nodes})", href=f"?rack={quote(rack, safe='')}"), " "]
-    if len(racks) > _MAX_LINKS:
-        links.append(f"and {len(racks) - _MAX_LINKS} more")
-    return element("p", links, class_="soft")
+def _rack_link(rack: str, n_nodes: int) -> tuple[str, str]:
+    return f"{rack or 'not known'} ({n_nodes})", f"?rack={quote(rack, safe='')}"
 
 
-def _cut_note(n_nodes: int) -> str:
-    return f"the first {MAX_ROWS} of {n_nodes}" if n_nodes > MAX_ROWS else ""
+def _cut(most: int, n: int, which: str) -> str:
+    return f"{which} {most} of {n}" if n > most else ""
 
 
-def _events(state: _State, query: Query) -> Markup:
-    notes = [note for note in reversed(state["notes"]) if not query.node or note["node"] == query.node]
-    note = f"the last {MAX_EVENTS} of {len(notes)}" if len(notes) > MAX_EVENTS else ""
-    return section("Events", note, events_table(notes[:MAX_EVENTS], state["at"]))
-
-
-def _footer(state: _State) -> Markup:
-    return element(
-        "footer",
-        element("a", "JSON", href="v1/state"),
-        element("a", "metrics", href="metrics"),
-        [element("span", words) for words in _footnotes(state)],
-    )
-
-
-def _footnotes(state: _State) -> Iterator[str]:
+def _footnotes(state: _Values) -> Iterator[str]:
     service = state["service"]
     yield f"bindings {state['version'] & 0xFFFFFFFF}"
-    refusal = state["slots"]["refusal"]
-    yield f"slots: {refusal or state['slots']['mode']}"
+    yield f"slots: {state['slots']['refusal'] or state['slots']['mode']}"
     started_at = state["about"].get("started_at")
     if isinstance(started_at, int | float) and math.isfinite(started_at):
         yield f"up {format_duration_s(max(state['at'] - started_at, 0.0))}"
@@ -302,5 +175,165 @@ def _footnotes(state: _State) -> Iterator[str]:
         yield f"version {_about(state, 'version')}"
 
 
-def _about(state: _State, key: str) -> str:
+def _about(state: _Values, key: str) -> str:
     return str(state["about"].get(key) or "")
+
+
+def _utc(at: float) -> datetime:
+    return datetime.fromtimestamp(at, timezone.utc)
+
+
+# Tables.
+
+
+def servers_table(nodes: _Nodes, loads: Mapping[str, float]) -> Markup:
+    """One row for each of the first accelerator nodes.
+
+    Args:
+        loads: bound nodes per weight, by server, as the policy counts them.
+    """
+    colours = hue(nodes)
+    rows = [_server_row(host, nodes[host], colours[host], loads) for host in list(colours)[:MAX_ROWS]]
+    return table(_SERVER_COLUMNS, rows, _NO_SERVER)
+
+
+def nodes_table(nodes: _Nodes) -> Markup:
+    """One row for each node; of too many those in trouble come first."""
+    colours = hue(nodes)
+    hosts = sorted(nodes, key=natural)
+    if len(hosts) > MAX_ROWS:
+        hosts.sort(key=lambda host: standing(nodes[host])[0] != "bad")
+    rows = [_node_row(host, nodes[host], colours) for host in hosts[:MAX_ROWS]]
+    return table(_NODE_COLUMNS, rows, "No node is known yet.")
+
+
+def events_table(notes: Sequence[_Values], at: float) -> Markup:
+    """One row for each event, in the order given.
+
+    Args:
+        at: Unix time of the state document, from which ages are counted.
+    """
+    rows = [
+        (
+            f"{_utc(at - note['age_s']):%H:%M:%S}",
+            link(note["node"], link_to(note["node"])) if note["node"] else "all",
+            note["what"],
+            note["reason"],
+        )
+        for note in notes
+    ]
+    return table(("UTC", "node", "what", "why"), rows, "Nothing has happened yet.")
+
+
+def _server_row(host: str, node: _Values, colour: str, loads: Mapping[str, float]) -> list[object]:
+    server = (node["heard"] or _NOTHING).get("server") or _NOTHING
+    rates = node["rates"] or _NOTHING
+    n_refused, n_failed = server.get("rejected", 0) + server.get("busy", 0), server.get("failed", 0)
+    return [
+        _named(host, colour),
+        status(*standing(node)),
+        server.get("address", ""),
+        [*_devices(node), *_computes_on(node)],
+        joined(_operations(rates), ";"),
+        f"{rates['requests_per_s']:,.1f}" if rates else "",
+        _figure(server, "in_flight"),
+        _figure(server, "queued"),
+        _queue(server),
+        _figure(server, "done"),
+        f"{n_refused:g}, {n_failed:g}" if server else "",
+        len(node["members"]),
+        f"{loads[host]:.2f}" if host in loads else "",
+    ]
+
+
+def _node_row(host: str, node: _Values, colours: Mapping[str, str]) -> list[object]:
+    heard = node["heard"] or _NOTHING
+    pressure, nic, disk = (heard.get(key) or _NOTHING for key in ("pressure", "nic", "disk"))
+    claims = heard.get("late_binding")
+    return [
+        _named(host, colours.get(host if node["is_accelerator"] else node["bound"] or "", "")),
+        node["rack"],
+        status(*standing(node)),
+        link(node["bound"], link_to(node["bound"])) if node["bound"] else "",
+        slots_of(node),
+        "; ".join(_containers(node)),
+        f"{heard['age_s']:.1f} s ago" if heard else "",
+        f"{pressure['io_some_avg10']:.1f} %" if "io_some_avg10" in pressure else "",
+        _rate(nic, "rx_bytes_per_s"),
+        _rate(nic, "tx_bytes_per_s"),
+        f"{100 * disk['busy_share']:.0f} %" if "busy_share" in disk else "",
+        "" if claims is None else joined([claims_text(claims), results_text(claims)], ";"),
+        "; ".join(_troubles(node)),
+    ]
+
+
+def _named(host: str, colour: str) -> list[Markup]:
+    return [swatch(colour), link(host, link_to(host))]
+
+
+def _containers(node: _Values) -> Iterator[str]:
+    for role, place in node["places"].items():
+        for held in place["containers"]:
+            yield f"{role} {held['phase']}"
+        if place["asked_for_s"] is not None:
+            yield f"{role} asked for since {format_duration_s(place['asked_for_s'])}"
+
+
+def _troubles(node: _Values) -> Iterator[str]:
+    for role, place in node["places"].items():
+        if place["failures"]:
+            again = f", again in {format_duration_s(place['retry_in_s'])}" if place["retry_in_s"] > 0 else ""
+            yield f"{role} failed {place['failures']} ×: {place['last_failure']}{again}"
+    if node["load"] is not None and not node["load"]["is_healthy"]:
+        yield node["load"]["detail"] or "the server is not well"
+    heard = node["heard"] or _NOTHING
+    yield from heard.get("problems", ())
+    yield from (heard.get("server") or _NOTHING).get("problems", ())
+
+
+def _devices(node: _Values) -> Iterator[object]:
+    for i, each in enumerate((node["heard"] or _NOTHING).get("devices", ())):
+        words = [each["name"] or each["device"]]
+        if each["health"] not in ("", "ok"):
+            words.append(each["health"])
+        if "utilisation" in each:
+            words.append(f"{100 * each['utilisation']:.0f} %")
+        if "memory_bytes" in each and "memory_total_bytes" in each:
+            used, whole = format_bytes(each["memory_bytes"]), format_bytes(each["memory_total_bytes"])
+            words.append(f"{used} of {whole}")
+        if "temperature_c" in each:
+            words.append(f"{each['temperature_c']:.0f} °C")
+        yield "; " if i else None
+        yield joined(words, " ·")
+
+
+def _computes_on(node: _Values) -> Iterator[str]:
+    """What the server computes on, where the node has GPUs."""
+    heard = node["heard"] or _NOTHING
+    devices = (heard.get("server") or _NOTHING).get("computes_on", "")
+    if heard.get("devices") and devices:
+        yield f"; computes on {devices}"
+        if others := heard["server"].get("gpu_other_bytes"):
+            yield f"; processes of others use {format_bytes(others)}"
+
+
+def _operations(rates: _Values) -> Iterable[str]:
+    for name, each in rates.get("operations", {}).items():
+        mean_s = each["mean_s"]
+        mean = f"{1000 * mean_s:.1f} ms" if mean_s < 0.01 else format_duration_s(mean_s)
+        yield f"{name} {each['per_s']:,.1f}/s, {mean} each"
+
+
+def _queue(server: _Values) -> str:
+    if "queue_bytes" not in server:
+        return ""
+    used = format_bytes(server["queue_bytes"])
+    return f"{used} of {format_bytes(server['queue_bound_bytes'])}" if "queue_bound_bytes" in server else used
+
+
+def _rate(values: _Values, key: str) -> str:
+    return f"{format_bytes(values[key])}/s" if key in values else ""
+
+
+def _figure(values: _Values, key: str) -> str:
+    return f"{values[key]:,.0f}" if key in values else ""

@@ -1,21 +1,33 @@
-"""Builds the state document in steps, so that heartbeats are not delayed.
+"""Makes the state document: of all nodes, or of those that a page shows.
 
-10,000 nodes take some hundred milliseconds, so `_N_STEP` of them are built in one turn of the event loop; the
-last ones are some milliseconds newer than the first.  A page shows at most a thousand nodes, and only these
-are built for it; the others are counted.
+It is built in steps, so that heartbeats are not delayed: 10,000 nodes take some hundred milliseconds, so
+`_N_STEP` of them are built in one turn of the event loop; the last ones are some milliseconds newer than the
+first. A page shows at most `MAX_DRAWN` nodes, whole racks with those in trouble first, and only these are
+built for it; the others are counted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from yarn_accel.core.application import Application
 from yarn_accel.master.statistics import AgentStatistics
 
+MAX_DRAWN = 1000
 #: Nodes per step: some 4 ms.
 _N_STEP = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What somebody wants to see: a node, a rack, or (both empty) everything."""
+
+    node: str = ""
+    rack: str = ""
 
 
 class StatusDocuments:
@@ -57,8 +69,6 @@ class StatusDocuments:
             node: whose rack is shown; empty or not known: any.
             rack: that is shown; empty or not known: as many as fit, those with trouble first.
         """
-        from yarn_accel.master.page import Query, choose  # a page is what only people need
-
         outline = self._core.summarize()
         hosts, others = choose(outline.racks, outline.troubled, Query(node, rack))
         return {**await self._document(hosts), "others": others}
@@ -83,3 +93,40 @@ class StatusDocuments:
         base = self._core.snapshot(now_s, ())
         document = self._statistics.state(base, now_s, self._about, self._service(now_s), totals)
         return {**document, "nodes": nodes, "tasks": self._tasks()}
+
+
+def choose(
+    racks: Mapping[str, Sequence[str]], troubled: Container[str], query: Query
+) -> tuple[list[str], list[tuple[str, int]]]:
+    """The nodes to show, and name and size of the racks that are left out.
+
+    Args:
+        racks: hosts by rack.
+        troubled: racks to be shown first.
+    """
+    of_node = next((rack for rack, hosts in racks.items() if query.node in hosts), None)
+    rack = of_node if of_node is not None else query.rack
+    if rack in racks and (query.rack or of_node is not None):
+        hosts, others = list(racks[rack][:MAX_DRAWN]), [name for name in racks if name != rack]
+    else:
+        hosts, others = _whole_racks(racks, troubled)
+    return hosts, [(name, len(racks[name])) for name in sorted(others, key=natural)]
+
+
+def _whole_racks(racks: Mapping[str, Sequence[str]], troubled: Container[str]) -> tuple[list[str], list[str]]:
+    """Racks with trouble first, as many as can be shown, and the names of the others."""
+    hosts: list[str] = []
+    others: list[str] = []
+    for rack in sorted(racks, key=lambda name: (name not in troubled, natural(name))):
+        fits = len(hosts) + len(racks[rack]) <= MAX_DRAWN
+        if fits or not hosts:
+            hosts += racks[rack][: MAX_DRAWN - len(hosts)]
+        else:
+            others.append(rack)
+    return hosts, others
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """Sorts names as people do: w2 before w10."""
+    parts = re.findall(r"[0-9]{1,18}|[^0-9]+|[0-9]+", name)
+    return tuple((int(part), part) if part.isdecimal() and len(part) <= 18 else (-1, part) for part in parts)

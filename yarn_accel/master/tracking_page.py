@@ -1,8 +1,10 @@
-"""What can be looked at over HTTP: ``/`` (the tracking page), ``/v1/state``, ``/metrics`` and ``/healthz``.
+"""Serves the state over HTTP: ``/`` (the tracking page), ``/v1/state``, ``/metrics`` and ``/healthz``.
 
-Read-only.  `PageAccess` admits YARN's web proxy, which the resource manager runs and which authenticates its
-users, and this machine; other clients get the address of the proxy.  The state is made at most once per
-`CACHE_S`, in steps, and one page at a time is rendered in a thread, so that heartbeats are not delayed.
+Read-only. `PageAccess` admits YARN's web proxy, which the ResourceManager runs and which authenticates its
+users, and this machine; other clients get the address of the proxy.
+
+The state is made at most once per `CACHE_S`, and one page at a time is rendered in a thread, so that
+heartbeats are not delayed.
 """
 
 from __future__ import annotations
@@ -14,14 +16,15 @@ import json
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from yarn_accel.errors import AccelError
-from yarn_accel.master.page import Query, page, text_page
-from yarn_accel.master.page_assets import POLICY
+from yarn_accel.master.page import page, text_page
+from yarn_accel.master.status_documents import Query, StatusDocuments
+from yarn_accel.report.pages import POLICY
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +85,7 @@ class PageAccess:
 
 def add_routes(
     app: web.Application,
-    documents: StatusSource,
+    documents: StatusDocuments,
     visitors: PageAccess,
     explain: Callable[[str], str] | None = None,
 ) -> None:
@@ -102,22 +105,10 @@ def add_routes(
         app.router.add_get(path, _for_visitors(visitors, handler, views), allow_head=False)
 
 
-class StatusSource(Protocol):
-    """Makes state documents; see `StatusDocuments`."""
-
-    async def whole(self) -> _State:
-        """Of all nodes."""
-        ...
-
-    async def part(self, node: str, rack: str) -> _State:
-        """Of the nodes a page shows."""
-        ...
-
-
 class _Views:
     """The handlers, and the states they share: that of all nodes, and that of each page asked for."""
 
-    def __init__(self, documents: StatusSource, explain: Callable[[str], str]) -> None:
+    def __init__(self, documents: StatusDocuments, explain: Callable[[str], str]) -> None:
         self._documents = documents
         self._explain = explain
         self._kept: dict[Query, tuple[_State, float]] = {}

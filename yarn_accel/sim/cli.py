@@ -82,13 +82,13 @@ def simulate(world_file: Path, policy: str | None, json_file: Path | None, folde
 
 
 def _drawn_nodes(world: World) -> list[str]:
-    from yarn_accel.launch.task_report import MAX_DRAWN_NODES
+    from yarn_accel.report.runs import MAX_DRAWN_NODES
 
     return [spec.node for spec, _ in islice(world.resources(), MAX_DRAWN_NODES)]
 
 
 def _write_report(world: World, outcome: RunOutcome, decider: FillingPolicy, folder: Path) -> list[str]:
-    from yarn_accel.launch.task_report import RunReport, write_report
+    from yarn_accel.report.runs import RunReport, write_report
 
     places = {
         spec.node: NodePlace(spec.cores, spec.gpus, disk.bandwidth_mb_s * 1e6)

@@ -19,8 +19,8 @@ from yarn_accel.core.dags.outcome import DagRunOutcome
 from yarn_accel.core.dags.policies.registry import make_dag_policy
 from yarn_accel.dags.load import load_dag, load_machines, machine_of, parse_argument
 from yarn_accel.errors import ConfigError
-from yarn_accel.launch.dag_report import write_dag_report
 from yarn_accel.local_filesystem import write_atomic
+from yarn_accel.report.runs import write_dag_report
 from yarn_accel.sim.dag_checkpoints import run_with_checkpoints
 from yarn_accel.sim.dag_world import DagArrival, DagWorld, MachineStay
 

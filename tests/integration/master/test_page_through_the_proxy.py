@@ -17,7 +17,7 @@ from tests.conftest import NO_BROWSER
 from tests.fixtures.yarn_site import Site
 from tests.integration.master.browser import CHROMIUM, Chromium
 from yarn_accel.hadoop.rm_client import find_running
-from yarn_accel.master.page_assets import POLICY
+from yarn_accel.report.pages import POLICY
 
 pytestmark = [pytest.mark.hadoop]
 

@@ -24,7 +24,8 @@ from tests.unit.master.scenes import Scene
 from yarn_accel.core.binding.device_weights import DeviceWeights
 from yarn_accel.launch.status_view import status_table
 from yarn_accel.master.heartbeats import parse_heartbeat, status_events, weight_of
-from yarn_accel.master.page import Query, page
+from yarn_accel.master.page import page
+from yarn_accel.master.status_documents import Query
 from yarn_accel.operations.gpu_errors import Blame, xid_blame
 
 ALL = "cuda:0 cuda:1 cuda:4 cuda:5:0 cuda:5:2 cuda:6 cuda:7"

@@ -21,8 +21,7 @@ from tests.fixtures import dag_functions
 from tests.fixtures.served_tasks import SECRET, served_tasks
 from yarn_accel.adapters.signed_http import sender_key
 from yarn_accel.errors import JobError, RejectedError
-from yarn_accel.launch.dag_outcomes import live_dag_outcome
-from yarn_accel.launch.task_outcomes import ask_outcomes
+from yarn_accel.launch.outcomes import ask_outcomes, live_dag_outcome
 from yarn_accel.storage import Store
 from yarn_accel.tasks import DagBuilder
 

@@ -2,22 +2,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from jobs.demo.charts import lanes
 from jobs.demo.checks import run_checks
 from jobs.demo.data import InputSize, plan_input
-from jobs.demo.page import Page
 from jobs.demo.pictures import mosaic_rows, overview, pictures
 from jobs.demo.record import as_json
 from jobs.demo.report import report_page
 from jobs.factorize.manifest import records
 from jobs.outcome import RejectedRecord
-from jobs.runners.step import TaskRecord
+from tests.fixtures.page_reader import Reader
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -86,59 +81,20 @@ def test_only_the_full_demo_asks_for_the_full_input(record):
     assert all(check.ok for check in run_checks(small, is_full=False))
 
 
-class Reader(HTMLParser):
-    """Collects tags, external references and the text of a page; fails on unbalanced tags."""
-
-    VOID = ("meta", "img", "br")
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.tags, self.references, self.text = [], [], [], ""
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.references += [value for name, value in attrs if name in ("src", "href")]
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
-
-
-def read(page: str) -> Reader:
-    reader = Reader()
-    reader.feed(page)
-    assert reader.open == []
-    return reader
-
-
 def test_the_report_is_one_escaped_page_without_external_assets(record, patch_images):
     drawn = pictures(record, patch_images)
     assert set(drawn) == {"timeline", "requests", "stages", "residuals", "mosaic"}
     assert all(png.startswith(PNG) for png in drawn.values())
-    reader = read(report_page(record, run_checks(record), drawn))
+    reader = Reader(report_page(record, run_checks(record), drawn))
     assert "script" not in reader.tags
     assert "<script>alert(1)</script>" in reader.text
-    assert len(reader.references) == 5
-    assert all(reference.startswith("data:image/png;base64,") for reference in reader.references)
+    assert len(reader.asked) == 5
+    assert all(each.startswith("data:image/png;base64,") for each in reader.asked)
     assert "job_1_0001, job_1_0002" in reader.text
 
 
 def test_the_overview_is_a_picture(record, patch_images):
     assert overview(record, patch_images).startswith(PNG)
-
-
-@given(st.lists(st.text(max_size=30), min_size=1, max_size=3))
-def test_any_text_is_escaped(texts):
-    page = Page(texts[0], texts[-1])
-    page.heading(texts[0])
-    page.table(texts, [texts])
-    page.picture(b"x", texts[0], texts[-1])
-    page.footer(texts[0])
-    assert len([tag for tag in read(page.text()).tags if tag == "table"]) == 1
 
 
 def test_the_json_has_no_surprises(record):
@@ -154,21 +110,6 @@ def test_the_mosaic_marks_strangers(record, patch_images):
     assert len(rows) == 8
     assert sum(not is_majority for row in rows for is_majority in row.is_majority) == 1
     assert "100 %" in rows[0].label
-
-
-times = st.tuples(st.floats(0, 100), st.floats(0.1, 30))
-
-
-@given(st.lists(times, max_size=20))
-def test_tasks_in_one_lane_never_overlap(spans):
-    tasks = [TaskRecord(str(i), "map", "w1", "SUCCEEDED", a, a + b) for i, (a, b) in enumerate(spans)]
-    placed = lanes(tasks)
-    assert len(placed) == len(tasks)
-    by_lane = {}
-    for lane, task in placed:
-        assert by_lane.get(lane, 0.0) <= task.start_s
-        by_lane[lane] = task.finish_s
-    assert set(by_lane) == set(range(len(by_lane)))
 
 
 def test_the_demos_input_has_every_kind_of_bad_record():

@@ -1,4 +1,4 @@
-"""What `tasks status`, `tasks top` and `tasks submit --wait` show."""
+"""What `status`, `top` and `submit --wait` of tasks and of DAGs show."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from tests.unit.master.task_scenes import busy_world, task_state
 from yarn_accel.cli import root
 from yarn_accel.errors import JobError, UnavailableError
 from yarn_accel.launch import task_view, tasks_cli
-from yarn_accel.launch.task_view import app_progress, tasks_table
+from yarn_accel.launch.application_cli import FILE_WIDTH
+from yarn_accel.launch.task_view import app_progress, dags_table, tasks_table
 
 STATUS = task_state(busy_world())
 ESCAPE = "\x1b[2J[red]x[/red]"
 
 
-def drawn(picture: RenderableType) -> str:
-    screen = Console(width=200, file=io.StringIO(), force_terminal=True, color_system=None)
+def drawn(picture: RenderableType, width: int = 200) -> str:
+    screen = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
     screen.print(picture)
     return screen.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
@@ -154,3 +155,46 @@ def test_waiting_shows_progress_and_the_end(monkeypatch, capsys) -> None:
         asyncio.run(tasks_cli.wait_until_ended(Control(failed), "a"))  # type: ignore[arg-type]
     with pytest.raises(JobError, match="knows nothing"):
         asyncio.run(tasks_cli.wait_until_ended(Control({"apps": {}, "ended": {}}), "a"))  # type: ignore[arg-type]
+
+
+# DAGs.
+
+NAME = "killed-resourcemanager-5f3a9c01"
+
+
+def dag_row(**more: Any) -> dict[str, Any]:
+    dag = {"class": "preemptive", "sd": 0.75, "own_makespan_s": 3.0, "n_moved": 0}
+    ended = {"tasks": {"done": 8}, "state": "done", "begun_at": 1.0, "ended_at": 5.0, "error": ""}
+    return {**ended, "dag": {**dag, "n_interrupted": 0, "lost_s": 0.0, **more.pop("dag", {})}, **more}
+
+
+def drawn_dags(width: int, **rows: dict[str, Any]) -> str:
+    return drawn(
+        dags_table({"policy": "mps", "ended": rows, "apps": {}, "workers": {}, "problems": []}), width
+    )
+
+
+def test_a_name_can_be_copied_from_a_file() -> None:
+    text = drawn_dags(FILE_WIDTH, **{NAME: dag_row()})
+    (line,) = [line for line in text.splitlines() if NAME in line]
+    cells = [cell.strip() for cell in line.strip("│").split("│")]
+    assert cells == [NAME, "preemptive", "done", "0", "8 of 8", "0.750", "3.0 s", "4.0 s", "-"]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_no_part_of_a_name_is_lost_on_a_narrow_terminal(width: int) -> None:
+    lines = drawn_dags(width, **{NAME: dag_row()}).splitlines()
+    cells = [line.strip("│").partition("│")[0].strip() for line in lines if line.startswith("│")]
+    assert "".join(cells) == NAME
+
+
+def test_costs_and_errors_have_lines_of_their_own() -> None:
+    costs = {"n_moved": 2, "n_interrupted": 1, "lost_s": 2.5}
+    failed = dag_row(state="failed", error="b/t1: exit code 1 \x1b[2J")
+    text = drawn_dags(FILE_WIDTH, a=dag_row(dag=costs), b=failed, c=dag_row())
+    notes = [line for line in text.splitlines() if line[:2] in {"a:", "b:", "c:"}]
+    assert notes == [
+        "a: 2 tasks moved to another worker before they started",
+        "a: 1 attempts interrupted, after 2.5 s together",
+        "b: b/t1: exit code 1 ?[2J",
+    ]

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.master.reading import Reader
+from tests.fixtures.page_reader import Reader
 from tests.unit.master.scenes import ABOUT, AT, CLAIMS, Scene, claiming, four_nodes, heartbeat, server
-from yarn_accel.master.page import Query, page
+from yarn_accel.master.page import page
 from yarn_accel.master.statistics import WINDOW_S, AgentStatistics
+from yarn_accel.master.status_documents import Query
 
 SNAPSHOT = {"nodes": {}}
 

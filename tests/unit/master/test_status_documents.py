@@ -5,10 +5,9 @@ import asyncio
 import pytest
 
 from tests.unit.master.scenes import ABOUT, Scene, four_nodes
-from yarn_accel.master import page as page_module
 from yarn_accel.master import status_documents
-from yarn_accel.master.page import Query, page
-from yarn_accel.master.status_documents import StatusDocuments
+from yarn_accel.master.page import page
+from yarn_accel.master.status_documents import Query, StatusDocuments
 
 
 def states_of(scene):
@@ -74,7 +73,7 @@ def test_a_small_cluster_is_shown_whole():
 
 
 def test_of_a_large_one_only_what_is_shown_is_made_and_trouble_comes_first(monkeypatch):
-    monkeypatch.setattr(page_module, "MAX_DRAWN", 8)
+    monkeypatch.setattr(status_documents, "MAX_DRAWN", 8)
     scene = many(5)
     part = asyncio.run(states_of(scene).part("", ""))
     assert {node["rack"] for node in part["nodes"].values()} == {"/r4", "/r0"}
@@ -88,7 +87,7 @@ def test_of_a_large_one_only_what_is_shown_is_made_and_trouble_comes_first(monke
 
 @pytest.mark.parametrize(("node", "rack"), [("r2n1", ""), ("", "/r2"), ("r2a0", "/r0")])
 def test_a_node_or_a_rack_is_shown_when_asked_for(monkeypatch, node, rack):
-    monkeypatch.setattr(page_module, "MAX_DRAWN", 8)
+    monkeypatch.setattr(status_documents, "MAX_DRAWN", 8)
     part = asyncio.run(states_of(many(5)).part(node, rack))
     assert {each["rack"] for each in part["nodes"].values()} == {"/r2"}
     assert len(part["others"]) == 4

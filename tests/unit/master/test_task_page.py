@@ -4,11 +4,12 @@ import copy
 
 import pytest
 
-from tests.unit.master.reading import Reader
+from tests.fixtures.page_reader import Reader
 from tests.unit.master.task_scenes import busy_world, state_with, task_state
 from tests.unit.master.test_metrics import samples
 from tests.unit.master.test_page import EVIL, rows
-from yarn_accel.master.page import Query, page
+from yarn_accel.master.page import page
+from yarn_accel.master.status_documents import Query
 from yarn_accel.master.task_page import MAX_TASK_ROWS
 
 TASKS = task_state(busy_world())

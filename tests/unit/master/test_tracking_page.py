@@ -10,8 +10,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from tests.unit.master.scenes import ABOUT, four_nodes
 from yarn_accel.errors import RejectedError
 from yarn_accel.master import tracking_page
-from yarn_accel.master.page_assets import POLICY
 from yarn_accel.master.tracking_page import PageAccess, add_routes
+from yarn_accel.report.pages import POLICY
 
 PATHS = ("/", "/v1/state", "/metrics", "/healthz")
 STRANGER = "192.0.2.7"

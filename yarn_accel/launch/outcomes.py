@@ -1,20 +1,26 @@
-"""What became of applications of a live task service, in the form that a simulation has."""
+"""What became of live applications and DAGs: the master's answers in the form that a simulation has.
+
+`ask_outcomes` asks; from its answers `live_report` makes a report on tasks, and `live_dag_outcome` the
+outcome of DAGs. Seconds begin with the first submission.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from yarn_accel.core.dags.outcome import DagOutcome, DagRunOutcome, DagTaskOutcome
 from yarn_accel.core.tasks.outcome import NodeUse, RunOutcome, TaskOutcome, outcome_of
 from yarn_accel.core.tasks.service.history import EndedTask
 from yarn_accel.core.tasks.use_over_time import NodePlace
 from yarn_accel.core.tasks.values import AppId, Form, TaskId
 from yarn_accel.errors import ConfigError
 from yarn_accel.hadoop.control import Control
-from yarn_accel.launch.task_report import RunReport
+from yarn_accel.report.charts import lanes
+from yarn_accel.report.runs import RunReport
 
 _Answers = Mapping[str, Mapping[str, Any]]
 
@@ -181,3 +187,81 @@ def _task(app: AppId, task: EndedTask, start_s: float, end_s: float) -> TaskOutc
         task.reason,
         overhead_s + (math.nan if task.predicted_s is None else task.predicted_s),
     )
+
+
+# DAGs.
+
+
+def live_dag_outcome(answers: _Answers) -> DagRunOutcome:
+    """The outcome of DAGs that are done; seconds begin with the first submission.
+
+    Args:
+        answers: as `ask_outcomes` gives them; others than DAGs that are done are left out.
+
+    Raises:
+        ConfigError: none of them is a DAG that is done.
+    """
+    done = {
+        name: each
+        for name, each in answers.items()
+        if each["state"] == "done" and each.get("dag") and each["rows"] and each["dag"]["own_makespan_s"]
+    }
+    if not done:
+        raise ConfigError("none of these is a DAG that is done", cure="see `yarn-accel dag status`")
+    zero = min(each["begun_at"] for each in done.values())
+    tasks = tuple(_dag_tasks(done, zero))
+    dags = {
+        name: DagOutcome(
+            each["begun_at"] - zero,
+            max(task.end_s for task in tasks if task.dag == name),
+            each["dag"]["own_makespan_s"],
+        )
+        for name, each in done.items()
+    }
+    busy_s = sum(task.end_s - task.start_s for task in tasks)
+    there_s = max(busy_s, _core_s(done) or _core_s_of_tasks(tasks, dags.values()))
+    return DagRunOutcome(
+        str(next(iter(done.values()))["policy"]),
+        dags,
+        tasks,
+        busy_s / there_s if there_s else 0.0,
+        sum(each["dag"]["n_moved"] for each in done.values()),
+        sum(each["dag"]["n_interrupted"] for each in done.values()),
+        {name: list(_slowdowns(each, zero, dags[name])) for name, each in done.items()},
+    )
+
+
+def _core_s(done: _Answers) -> float:
+    """For how long all cores were there, from the first submission to the last end; 0: nobody knows."""
+    before = [each["dag"].get("core_s_before") for each in done.values()]
+    after = [each["dag"].get("core_s_after") for each in done.values()]
+    return 0.0 if None in before or None in after else float(max(after) - min(before))
+
+
+def _core_s_of_tasks(tasks: Iterable[DagTaskOutcome], dags: Iterable[DagOutcome]) -> float:
+    """As if the cores that ran tasks had been all."""
+    return len({task.machine for task in tasks}) * max(each.end_s for each in dags)
+
+
+def _slowdowns(answer: Mapping[str, Any], zero: float, dag: DagOutcome) -> Iterator[tuple[float, float]]:
+    """As the master noted them about once a second; the last one is exact."""
+    for at, value in answer.get("slowdowns", ()):
+        if dag.arrival_s <= at - zero < dag.end_s:
+            yield round(at - zero, 3), value
+    yield dag.end_s, dag.slowdown
+
+
+def _dag_tasks(answers: _Answers, zero: float) -> Iterator[DagTaskOutcome]:
+    """By start, on NODE#0, NODE#1, ...: a core runs one task at a time."""
+    of_node: dict[str, list[tuple[float, float, str, EndedTask]]] = defaultdict(list)
+    for name, answer in answers.items():
+        for task in (EndedTask(*row) for row in answer["rows"]):
+            span = max(0.0, task.started_at - zero), max(0.0, task.ended_at - zero)
+            of_node[task.node].append((*span, name, task))
+    found = []
+    for node, tasks in of_node.items():
+        tasks.sort(key=lambda each: (*each[:3], each[3].name))
+        cores, _ = lanes([each[:2] for each in tasks])
+        for core, (start_s, end_s, name, task) in zip(cores, tasks, strict=True):
+            found.append(DagTaskOutcome(name, task.name, f"{node}#{core}", start_s, end_s, task.reason))
+    yield from sorted(found, key=lambda each: (each.start_s, each.end_s, each.dag, each.task))
