@@ -15,36 +15,6 @@ from typing import TypeVar
 
 from yarn_accel.adapters.hadoop_rpc import methods
 from yarn_accel.adapters.hadoop_rpc.framing import Identity
-from yarn_accel.adapters.hadoop_rpc.methods import (
-    AllocateRequest,
-    AllocateResponse,
-    ApplicationSubmission,
-    AttributeOperation,
-    FinishRequest,
-    GetApplicationReportRequest,
-    GetApplicationsRequest,
-    GetClusterNodesRequest,
-    GetContainerStatusesRequest,
-    GetContainerStatusesResponse,
-    GetNewApplicationRequest,
-    GetNewApplicationResponse,
-    KillApplicationRequest,
-    MapAttributesRequest,
-    MasterCommand,
-    Method,
-    NodeAttributes,
-    NodeResource,
-    RegisterRequest,
-    RegisterResponse,
-    ResourceOption,
-    StartContainerRequest,
-    StartContainersRequest,
-    StartContainersResponse,
-    StopContainersRequest,
-    StopContainersResponse,
-    SubmitApplicationRequest,
-    UpdateNodeResourceRequest,
-)
 from yarn_accel.adapters.hadoop_rpc.records import (
     ApplicationId,
     ApplicationReport,
@@ -152,54 +122,58 @@ class ResourceManager:
         self._client = service(addresses.client, methods.APPLICATION_CLIENT)
         self._admin = service(addresses.admin, methods.ADMINISTRATION)
 
-    async def new_application(self) -> GetNewApplicationResponse:
+    async def new_application(self) -> methods.GetNewApplicationResponse:
         """An id for a new application, and the largest container there is."""
-        return await self._client.call(methods.GET_NEW_APPLICATION, GetNewApplicationRequest())
+        return await self._client.call(methods.GET_NEW_APPLICATION, methods.GetNewApplicationRequest())
 
-    async def submit(self, submission: ApplicationSubmission) -> None:
+    async def submit(self, submission: methods.ApplicationSubmission) -> None:
         """Start an application whose id `new_application` gave; tags in lower case, as Hadoop's own."""
         submission = replace(submission, tags=tuple(tag.lower() for tag in submission.tags))
-        await self._client.call(methods.SUBMIT_APPLICATION, SubmitApplicationRequest(submission))
+        await self._client.call(methods.SUBMIT_APPLICATION, methods.SubmitApplicationRequest(submission))
 
     async def report(self, application: ApplicationId) -> ApplicationReport:
         """The report of an application."""
-        request = GetApplicationReportRequest(application)
+        request = methods.GetApplicationReportRequest(application)
         return (await self._client.call(methods.GET_APPLICATION_REPORT, request)).report
 
     async def kill(self, application: ApplicationId, diagnostics: str = "") -> bool:
         """End an application; whether it is over already (ask again while not)."""
-        request = KillApplicationRequest(application, diagnostics or None)
+        request = methods.KillApplicationRequest(application, diagnostics or None)
         return (await self._client.call(methods.KILL_APPLICATION, request)).is_completed
 
     async def nodes(self, states: Sequence[NodeState] = ()) -> tuple[NodeReport, ...]:
         """The nodes in these states; none named: all that are not gone."""
-        request = GetClusterNodesRequest(tuple(states))
+        request = methods.GetClusterNodesRequest(tuple(states))
         return (await self._client.call(methods.GET_CLUSTER_NODES, request)).reports
 
     async def applications(
         self, *, types: Sequence[str] = (), states: Sequence[ApplicationState] = (), tags: Sequence[str] = ()
     ) -> tuple[ApplicationReport, ...]:
         """Applications that meet all conditions; tags in lower case, as `submit` writes them."""
-        request = GetApplicationsRequest(tuple(types), tuple(states), tags=tuple(tag.lower() for tag in tags))
+        request = methods.GetApplicationsRequest(
+            tuple(types), tuple(states), tags=tuple(tag.lower() for tag in tags)
+        )
         return (await self._client.call(methods.GET_APPLICATIONS, request)).reports
 
     async def update_node_resource(
         self, node: NodeId, resource: YarnResource, over_commit_timeout_ms: int = -1
     ) -> None:
         """Set the whole vector a node offers (operators only); -1: containers that no longer fit stay."""
-        option = ResourceOption(resource, over_commit_timeout_ms)
-        request = UpdateNodeResourceRequest((NodeResource(node, option),))
+        option = methods.ResourceOption(resource, over_commit_timeout_ms)
+        request = methods.UpdateNodeResourceRequest((methods.NodeResource(node, option),))
         await self._admin.call(methods.UPDATE_NODE_RESOURCE, request)
 
     async def map_attributes(
-        self, operation: AttributeOperation, attributes: Mapping[str, Mapping[str, str]]
+        self, operation: methods.AttributeOperation, attributes: Mapping[str, Mapping[str, str]]
     ) -> None:
         """Change ``rm.yarn.io`` attributes: host -> name -> value (operators only)."""
         nodes = tuple(
-            NodeAttributes(host, tuple(NodeAttribute.of(name, value) for name, value in named.items()))
+            methods.NodeAttributes(
+                host, tuple(NodeAttribute.of(name, value) for name, value in named.items())
+            )
             for host, named in attributes.items()
         )
-        await self._admin.call(methods.MAP_ATTRIBUTES, MapAttributesRequest(operation, nodes))
+        await self._admin.call(methods.MAP_ATTRIBUTES, methods.MapAttributesRequest(operation, nodes))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -234,22 +208,24 @@ class ApplicationMaster:
             patience,
         )
         self._response_id = 0
-        self._unanswered: AllocateRequest | None = None
-        self._untold: AllocateResponse | None = None
+        self._unanswered: methods.AllocateRequest | None = None
+        self._untold: methods.AllocateResponse | None = None
 
     @property
     def token(self) -> Token:
         """The token that the next connection will log in with."""
         return self._token
 
-    async def register(self, host: str, rpc_port: int, tracking_url: str) -> RegisterResponse:
+    async def register(self, host: str, rpc_port: int, tracking_url: str) -> methods.RegisterResponse:
         """Say that the master runs; again after `NotRegisteredError`.  Heartbeats count from 0 again.
 
         Raises:
             AlreadyRegisteredError: an earlier call was carried out, and its answer was lost.
             UnavailableError: nobody answered in time; call again.
         """
-        response = await self._service.call(methods.REGISTER, RegisterRequest(host, rpc_port, tracking_url))
+        response = await self._service.call(
+            methods.REGISTER, methods.RegisterRequest(host, rpc_port, tracking_url)
+        )
         self._response_id = 0
         self._unanswered = self._untold = None
         return response
@@ -259,7 +235,7 @@ class ApplicationMaster:
         ask: Sequence[ResourceRequest] = (),
         release: Sequence[ContainerId] = (),
         progress: float = 0.0,
-    ) -> AllocateResponse:
+    ) -> methods.AllocateResponse:
         """One heartbeat.
 
         Raises:
@@ -269,21 +245,21 @@ class ApplicationMaster:
         """
         if self._unanswered is not None:
             self._untold = _together(self._untold, await self._heartbeat(self._unanswered))
-        request = AllocateRequest(tuple(ask), tuple(release), self._response_id, progress)
+        request = methods.AllocateRequest(tuple(ask), tuple(release), self._response_id, progress)
         response = _together(self._untold, await self._heartbeat(request))
         self._untold = None
         return response
 
     async def finish(self, status: FinalStatus, diagnostics: str = "", tracking_url: str = "") -> bool:
         """Say that the application is over; whether that is stored already (ask again while not)."""
-        request = FinishRequest(diagnostics, tracking_url, status)
+        request = methods.FinishRequest(diagnostics, tracking_url, status)
         return (await self._service.call(methods.FINISH, request)).is_unregistered
 
     async def close(self) -> None:
         """Close the connection."""
         await self._service.close()
 
-    async def _heartbeat(self, request: AllocateRequest) -> AllocateResponse:
+    async def _heartbeat(self, request: methods.AllocateRequest) -> methods.AllocateResponse:
         self._unanswered = request
         try:
             response = await self._service.call(methods.ALLOCATE, request)
@@ -296,14 +272,16 @@ class ApplicationMaster:
             logger.info("a renewed %s came with heartbeat %d", self._token.kind, response.response_id)
             self._token = response.am_rm_token
         address = str(self._service.address)
-        if response.command is MasterCommand.RESYNC:
+        if response.command is methods.MasterCommand.RESYNC:
             raise NotRegisteredError("", f"{address} orders to register again")
-        if response.command is MasterCommand.SHUTDOWN:
+        if response.command is methods.MasterCommand.SHUTDOWN:
             raise AttemptGoneError("", f"{address} orders to end")
         return response
 
 
-def _together(earlier: AllocateResponse | None, later: AllocateResponse) -> AllocateResponse:
+def _together(
+    earlier: methods.AllocateResponse | None, later: methods.AllocateResponse
+) -> methods.AllocateResponse:
     """Two answers as one: the events of both, the state of the later."""
     if earlier is None:
         return later
@@ -344,7 +322,7 @@ class NodeManager:
 
     async def start(
         self, node: NodeId, launches: Sequence[tuple[YarnContainer, LaunchContext]]
-    ) -> StartContainersResponse:
+    ) -> methods.StartContainersResponse:
         """Start processes in containers of one node; never repeated by itself.
 
         Raises:
@@ -355,16 +333,20 @@ class NodeManager:
         for container, launch in launches:
             if container.token is None:
                 raise AuthenticationError(f"{container.id} came without a token")
-            requests.append(StartContainerRequest(launch, container.token))
-        return await self._call(node, methods.START_CONTAINERS, StartContainersRequest(tuple(requests)))
+            requests.append(methods.StartContainerRequest(launch, container.token))
+        return await self._call(
+            node, methods.START_CONTAINERS, methods.StartContainersRequest(tuple(requests))
+        )
 
-    async def stop(self, node: NodeId, ids: Sequence[ContainerId]) -> StopContainersResponse:
+    async def stop(self, node: NodeId, ids: Sequence[ContainerId]) -> methods.StopContainersResponse:
         """Stop containers of one node; errors as in `start`."""
-        return await self._call(node, methods.STOP_CONTAINERS, StopContainersRequest(tuple(ids)))
+        return await self._call(node, methods.STOP_CONTAINERS, methods.StopContainersRequest(tuple(ids)))
 
-    async def statuses(self, node: NodeId, ids: Sequence[ContainerId]) -> GetContainerStatusesResponse:
+    async def statuses(
+        self, node: NodeId, ids: Sequence[ContainerId]
+    ) -> methods.GetContainerStatusesResponse:
         """The states of containers of one node; errors as in `start`."""
-        request = GetContainerStatusesRequest(tuple(ids))
+        request = methods.GetContainerStatusesRequest(tuple(ids))
         return await self._call(node, methods.GET_CONTAINER_STATUSES, request)
 
     async def close(self) -> None:
@@ -374,7 +356,7 @@ class NodeManager:
         for service in services:
             await service.close()
 
-    async def _call(self, node: NodeId, method: Method[Q, A], request: Q) -> A:
+    async def _call(self, node: NodeId, method: methods.Method[Q, A], request: Q) -> A:
         service = self._service(node)
         self._n_calls[node] = self._n_calls.get(node, 0) + 1
         try:

@@ -61,23 +61,6 @@ class RpcStatus(IntEnum):
     FATAL = 2
 
 
-class RpcErrorCode(IntEnum):
-    """At which level a call failed."""
-
-    ERROR_APPLICATION = 1
-    ERROR_NO_SUCH_METHOD = 2
-    ERROR_NO_SUCH_PROTOCOL = 3
-    ERROR_RPC_SERVER = 4
-    ERROR_SERIALIZING_RESPONSE = 5
-    ERROR_RPC_VERSION_MISMATCH = 6
-    FATAL_UNKNOWN = 10
-    FATAL_UNSUPPORTED_SERIALIZATION = 11
-    FATAL_INVALID_RPC_HEADER = 12
-    FATAL_DESERIALIZING_REQUEST = 13
-    FATAL_VERSION_MISMATCH = 14
-    FATAL_UNAUTHORIZED = 15
-
-
 @dataclass(frozen=True, slots=True)
 class RequestHeader:
     """Before every frame of a client; negative call ids are the login's and the context's."""
@@ -98,9 +81,6 @@ class ResponseHeader:
     server_ipc_version: int | None = uint32(3, name="serverIpcVersionNum")
     exception_class: str = string(4, "", name="exceptionClassName")
     error_message: str = string(5, "", name="errorMsg")
-    error_code: RpcErrorCode | None = enum(6, RpcErrorCode, name="errorDetail")
-    client_id: bytes | None = binary(7, name="clientId")
-    retry_count: int | None = sint32(8, name="retryCount")
 
 
 @dataclass(frozen=True, slots=True)

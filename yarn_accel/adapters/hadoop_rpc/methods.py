@@ -14,7 +14,6 @@ from enum import IntEnum
 from typing import Generic, TypeVar
 
 from yarn_accel.adapters.hadoop_rpc.protobuf import (
-    binary,
     boolean,
     enum,
     float32,
@@ -31,8 +30,6 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     ContainerStatus,
     FinalStatus,
     LaunchContext,
-    LogAggregation,
-    NamedBytes,
     NodeAttribute,
     NodeId,
     NodeReport,
@@ -100,7 +97,6 @@ class ApplicationSubmission:
     keep_containers: bool = boolean(11, False, name="keep_containers_across_application_attempts")
     tags: tuple[str, ...] = string(12, repeated=True, name="applicationTags")
     attempt_failures_validity_ms: int = int64(13, -1, name="attempt_failures_validity_interval")
-    logs: LogAggregation | None = message(14, LogAggregation, name="log_aggregation_context")
     label: str | None = string(16, name="node_label_expression")
 
 
@@ -197,7 +193,6 @@ class RegisterResponse:
     """The limits of the cluster, and the containers and tokens that earlier attempts left."""
 
     maximum: YarnResource | None = message(1, YarnResource, name="maximumCapability")
-    client_key: bytes | None = binary(2, name="client_to_am_token_master_key")
     previous_containers: tuple[YarnContainer, ...] = message(
         4, YarnContainer, repeated=True, name="containers_from_previous_attempts"
     )
@@ -278,7 +273,6 @@ class AllocateResponse:
     completed: tuple[ContainerStatus, ...] = message(
         4, ContainerStatus, repeated=True, name="completed_container_statuses"
     )
-    headroom: YarnResource | None = message(5, YarnResource, name="limit")
     updated_nodes: tuple[NodeReport, ...] = message(6, NodeReport, repeated=True)
     n_nodes: int | None = int32(7, name="num_cluster_nodes")
     preemption: PreemptionMessage | None = message(8, PreemptionMessage, name="preempt")
@@ -345,7 +339,6 @@ class ContainerException:
 class StartContainersResponse:
     """Which were started."""
 
-    services: tuple[NamedBytes, ...] = message(1, NamedBytes, repeated=True, name="services_meta_data")
     succeeded: tuple[ContainerId, ...] = message(2, ContainerId, repeated=True, name="succeeded_requests")
     failed: tuple[ContainerException, ...] = message(
         3, ContainerException, repeated=True, name="failed_requests"

@@ -24,7 +24,6 @@ from yarn_accel.adapters.hadoop_rpc.protobuf import (
     int64,
     message,
     string,
-    uint32,
 )
 from yarn_accel.adapters.hadoop_rpc.tokens import Token
 from yarn_accel.errors import ConfigError, StorageError
@@ -267,14 +266,6 @@ class NamedText:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedBytes:
-    """Bytes by their name."""
-
-    key: str = string(1, "")
-    value: bytes = binary(2, b"")
-
-
-@dataclass(frozen=True, slots=True)
 class ResourceAmount:
     """An amount of one resource, in the resource's configured units unless it names others."""
 
@@ -382,12 +373,10 @@ class YarnContainer:
 
     id: ContainerId = message(1, ContainerId, required=True)
     node: NodeId = message(2, NodeId, required=True, name="nodeId")
-    node_http: str | None = string(3, name="node_http_address")
     resource: YarnResource | None = message(4, YarnResource)
     priority: Priority | None = message(5, Priority)
     token: Token | None = message(6, Token, name="container_token")
     allocation_request_id: int = int64(8, -1)
-    version: int = int32(9, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,10 +434,7 @@ class NodeReport:
     capability: YarnResource | None = message(5, YarnResource)
     n_containers: int = int32(6, 0, name="numContainers")
     state: NodeState | None = enum(7, NodeState, name="node_state")
-    health_report: str = string(8, "")
-    health_reported_ms: int = int64(9, 0, name="last_health_report_time")
     labels: tuple[str, ...] = string(10, repeated=True, name="node_labels")
-    decommissioning_timeout_s: int | None = uint32(13, name="decommissioning_timeout")
     attributes: tuple[NodeAttribute, ...] = message(15, NodeAttribute, repeated=True, name="node_attributes")
 
     @property
@@ -548,7 +534,6 @@ class LaunchContext:
 
     files: tuple[NamedResource, ...] = message(1, NamedResource, repeated=True, name="localResources")
     credentials: bytes | None = binary(2, name="tokens")
-    service_data: tuple[NamedBytes, ...] = message(3, NamedBytes, repeated=True)
     environment: tuple[NamedText, ...] = message(4, NamedText, repeated=True)
     command: tuple[str, ...] = string(5, repeated=True)
     retry: RetryContext | None = message(7, RetryContext, name="container_retry_context")
@@ -568,21 +553,10 @@ class LaunchContext:
         return LaunchContext(
             tuple(NamedResource(name, each) for name, each in (files or {}).items()),
             credentials,
-            (),
             tuple(NamedText(name, value) for name, value in (environment or {}).items()),
             tuple(command),
             retry,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class LogAggregation:
-    """Which log files are collected, at the end (include) and while the application runs (rolled)."""
-
-    include: str | None = string(1, name="include_pattern")
-    exclude: str | None = string(2, name="exclude_pattern")
-    rolled_include: str | None = string(3, name="rolled_logs_include_pattern")
-    rolled_exclude: str | None = string(4, name="rolled_logs_exclude_pattern")
 
 
 # ---- applications
@@ -602,13 +576,9 @@ class ApplicationReport:
     tracking_url: str = string(9, "", name="trackingUrl")
     diagnostics: str = string(10, "")
     start_ms: int = int64(11, 0, name="startTime")
-    finish_ms: int = int64(12, 0, name="finishTime")
     final_status: FinalStatus | None = enum(13, FinalStatus, name="final_application_status")
-    original_tracking_url: str = string(15, "", name="originalTrackingUrl")
     attempt: AttemptId | None = message(16, AttemptId, name="currentApplicationAttemptId")
     progress: float = float32(17, 0.0)
     type: str = string(18, "", name="applicationType")
     am_rm_token: Token | None = message(19, Token)
     tags: tuple[str, ...] = string(20, repeated=True, name="applicationTags")
-    launch_ms: int = int64(27, 0, name="launchTime")
-    submit_ms: int = int64(28, 0, name="submitTime")

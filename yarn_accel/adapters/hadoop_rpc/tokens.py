@@ -64,7 +64,6 @@ class StoredCredentials:
 
 
 AM_RM_KIND = "YARN_AM_RM_TOKEN"
-NODE_KIND = "NMToken"
 _MAGIC = b"HDTS"
 _WRITABLE, _PROTOBUF = 0, 1
 _MAX_FILE_BYTES = 16 << 20
