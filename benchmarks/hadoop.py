@@ -19,8 +19,7 @@ from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.hadoop.streaming import NLINE_INPUT_FORMAT, JobResult, StreamingJob, run_streaming
 from yarn_accel.storage import Store
 from yarn_accel.testbed import Cluster, ClusterStatus, UpOptions, take_down
-from yarn_accel.testbed.class_archives import ensure_archive
-from yarn_accel.testbed.maven import ensure_hadoop
+from yarn_accel.testbed.software import ensure_archive, ensure_hadoop
 
 NAME = "bench-hadoop"
 N_MAPPERS = 8

@@ -9,8 +9,7 @@ import os
 import sys
 
 from yarn_accel.hadoop.java import cache_dir
-from yarn_accel.testbed.class_archives import ensure_archive
-from yarn_accel.testbed.maven import ensure_hadoop
+from yarn_accel.testbed.software import ensure_archive, ensure_hadoop
 
 
 def main() -> None:

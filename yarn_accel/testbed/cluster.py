@@ -11,20 +11,17 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from yarn_accel.errors import ClusterError, ConfigError, StartupError
 from yarn_accel.hadoop.java import find_java
-from yarn_accel.testbed import preflight
-from yarn_accel.testbed.allocation import allocate, ports_of
-from yarn_accel.testbed.backend import Software
-from yarn_accel.testbed.backends import check_machine, open_backend
-from yarn_accel.testbed.bringup import BringUp, Daemon, summary
-from yarn_accel.testbed.class_archives import ensure_archive
-from yarn_accel.testbed.daemons import node_environ, running
+from yarn_accel.testbed import host_nodes, preflight
+from yarn_accel.testbed.backends import DOWN_GRACE_S, Backend, check_machine, open_backend, take_down
+from yarn_accel.testbed.daemons import BringUp, Daemon, ask, node_environ, running, summary, web_address
 from yarn_accel.testbed.host_nodes import STOP_DEADLINE_S
-from yarn_accel.testbed.maven import ensure_hadoop
 from yarn_accel.testbed.plan import (
     ClusterPlan,
     DaemonRole,
@@ -32,10 +29,12 @@ from yarn_accel.testbed.plan import (
     NodePlan,
     UpOptions,
     check_options,
+    port_span,
     rate_bits_per_s,
 )
-from yarn_accel.testbed.processes import send, snapshot, stop_all
-from yarn_accel.testbed.settings import write_settings
+from yarn_accel.testbed.processes import Memory, marked_environ, memory_of, send, snapshot, stop_all
+from yarn_accel.testbed.settings import ONE_MACHINE, write_settings
+from yarn_accel.testbed.software import Software, ensure_software
 from yarn_accel.testbed.state import (
     ClusterPaths,
     ClusterSpec,
@@ -43,11 +42,219 @@ from yarn_accel.testbed.state import (
     known_names,
     load,
     locked,
+    machine_lock,
+    save,
     silent,
 )
-from yarn_accel.testbed.status import ClusterStatus, read_status
-from yarn_accel.testbed.teardown import STOP_GRACE_S, take_down
-from yarn_accel.testbed.templates import ONE_MACHINE
+
+_FIXED_OPTIONS = ("nodes", "racks", "accel_nodes", "slots", "late")
+
+
+def allocate(
+    paths: ClusterPaths,
+    existing: ClusterSpec | None,
+    options: UpOptions,
+    mode: NetworkMode,
+    reservations: contextlib.ExitStack,
+) -> ClusterSpec:
+    """Write down the specification of a cluster.
+
+    Args:
+        paths: the cluster.
+        existing: its specification so far; None for a new cluster, which gets free numbers.
+        options: what is asked for now.
+        mode: how its nodes are made.
+        reservations: holds a new cluster's numbers against other users and state folders of this machine, who
+            see them when its bridge or its daemons are there.
+
+    Raises:
+        ConfigError: the cluster exists with other options that cannot change.
+        StartupError: no numbers are free.
+    """
+    if existing is None:
+        return _choose(paths, options, mode, reservations)
+    differing = [key for key in _FIXED_OPTIONS if getattr(existing.options, key) != getattr(options, key)]
+    for key in differing:
+        old, new = getattr(existing.options, key), getattr(options, key)
+        raise _cannot_change(paths, f"{key} {old}, not {new}")
+    if existing.mode is not mode:
+        raise _cannot_change(paths, f"{existing.mode.value} mode, not {mode.value}")
+    spec = replace(existing, options=options)
+    if spec != existing:
+        save(paths, spec)
+    return spec
+
+
+def _cannot_change(paths: ClusterPaths, what: str) -> ConfigError:
+    return ConfigError(
+        f"cluster {paths.name} exists with {what}",
+        cure=f"take it down first: yarn-accel cluster down {paths.name}",
+    )
+
+
+def _choose(
+    paths: ClusterPaths, options: UpOptions, mode: NetworkMode, reservations: contextlib.ExitStack
+) -> ClusterSpec:
+    others = [other for name in known_names() if name != paths.name and (other := _load_or_none(name))]
+    with machine_lock("numbers"):
+        subnet = port_base = 0
+        owned: set[str] = set()
+        if mode.has_links:
+            taken = set(host_nodes.used_subnets(marked_environ(paths)))
+            taken |= {other.subnet for other in others if other.mode.has_links}
+            subnet = preflight.choose_subnet(taken)
+            while not _is_reserved(f"subnet.{subnet}", reservations):
+                taken.add(subnet)
+                subnet = preflight.choose_subnet(taken)
+            if mode is NetworkMode.NETNS:
+                owned = set(host_nodes.absent_now()).union(*(other.owned for other in others))
+        else:
+            span = port_span(options.nodes)
+            blocks = [
+                range(other.port_base, other.port_base + port_span(other.options.nodes))
+                for other in others
+                if other.mode is NetworkMode.LOOPBACK
+            ]
+            port_base = preflight.choose_port_base(span, blocks)
+            while not all(
+                _is_reserved(f"ports.{base}", reservations)
+                for base in range(port_base, port_base + span, preflight.PORT_BASES.step)
+            ):
+                blocks.append(range(port_base, port_base + span))
+                port_base = preflight.choose_port_base(span, blocks)
+        spec = ClusterSpec(options, mode, subnet, port_base, time.time(), tuple(sorted(owned)))
+        save(paths, spec)
+    return spec
+
+
+def _is_reserved(number: str, reservations: contextlib.ExitStack) -> bool:
+    """Whether the number is ours for as long as `reservations` are held."""
+    try:
+        reservations.enter_context(machine_lock(number, 0.0))
+    except ClusterError:
+        return False
+    return True
+
+
+def _load_or_none(name: str) -> ClusterSpec | None:
+    with contextlib.suppress(ClusterError):
+        return load(ClusterPaths.of(name))
+    return None
+
+
+def ports_of(plan: ClusterPlan, daemons: Sequence[tuple[NodePlan, DaemonRole]]) -> list[tuple[str, int]]:
+    """Return (whose it is, port) of every port that `daemons` listen on."""
+    wanted = []
+    for node, role in daemons:
+        ports = node.ports
+        numbers = {
+            DaemonRole.NAMENODE: (plan.ports.namenode, plan.ports.namenode_http),
+            DaemonRole.RESOURCEMANAGER: (
+                plan.ports.rm_scheduler,
+                plan.ports.rm_tracker,
+                plan.ports.rm,
+                plan.ports.rm_admin,
+                plan.ports.rm_http,
+            ),
+            DaemonRole.HISTORYSERVER: (plan.ports.history, plan.ports.history_http, plan.ports.history_admin),
+            DaemonRole.DATANODE: (ports.datanode, ports.datanode_http, ports.datanode_ipc),
+            DaemonRole.NODEMANAGER: (
+                ports.nodemanager,
+                ports.localizer,
+                ports.nodemanager_http,
+                ports.shuffle,
+            ),
+            DaemonRole.PIPELINE: (ports.pipeline,),
+        }[role]
+        wanted += [(f"{role.value} of node {node.name}", port) for port in numbers]
+    return wanted
+
+
+@dataclass(frozen=True)
+class DaemonStatus:
+    """One daemon.
+
+    Attributes:
+        pid: 0 when it does not run.
+        health: ``healthy``, ``starting``, ``safe mode``, ``unhealthy: why``, ``cut off``, ``paused`` or
+            ``stopped``.
+        rss_bytes: resident memory.
+        pss_bytes: resident memory with shared pages divided among their users.
+        peak_bytes: the largest resident memory since it started.
+        web: address of its web page, or of its TCP service.
+    """
+
+    node: str
+    role: str
+    pid: int
+    health: str
+    rss_bytes: int
+    pss_bytes: int
+    peak_bytes: int
+    web: str
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """A whole cluster, daemons in the order of the plan."""
+
+    name: str
+    mode: str
+    conf_dir: str
+    daemons: tuple[DaemonStatus, ...]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether every daemon is."""
+        return all(daemon.health == "healthy" for daemon in self.daemons)
+
+    @property
+    def rss_bytes(self) -> int:
+        """Resident memory of all daemons; pages that several share count each time."""
+        return sum(daemon.rss_bytes for daemon in self.daemons)
+
+    @property
+    def pss_bytes(self) -> int:
+        """Memory of all daemons; shared pages count once."""
+        return sum(daemon.pss_bytes for daemon in self.daemons)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Sum of the daemons' largest resident sizes: an upper bound of the peak."""
+        return sum(daemon.peak_bytes for daemon in self.daemons)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON-able value with the totals."""
+        totals = {"rss_bytes": self.rss_bytes, "pss_bytes": self.pss_bytes, "peak_bytes": self.peak_bytes}
+        return {**asdict(self), "is_healthy": self.is_healthy, **totals}
+
+
+def read_status(backend: Backend, plan: ClusterPlan, paths: ClusterPaths) -> ClusterStatus:
+    """Look at every daemon now; takes as long as the slowest answer (at most some seconds)."""
+    table = snapshot()
+    alive = running(paths, plan.daemons(), table)
+    conditions = {node.name: backend.condition(node, table) for node in plan.nodes}
+
+    def look(daemon: tuple[NodePlan, DaemonRole]) -> DaemonStatus:
+        node, role = daemon
+        process = alive.get((node.name, role))
+        memory = memory_of(process.pid) if process else Memory(0, 0, 0)
+        health = (conditions[node.name] or ask(plan, paths, node, role)) if process else "stopped"
+        return DaemonStatus(
+            node=node.name,
+            role=role.value,
+            pid=process.pid if process else 0,
+            health=health,
+            rss_bytes=memory.rss_bytes,
+            pss_bytes=memory.pss_bytes,
+            peak_bytes=memory.peak_bytes,
+            web=web_address(plan, node, role),
+        )
+
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        daemons = tuple(pool.map(look, plan.daemons()))
+    return ClusterStatus(paths.name, plan.mode.value, str(paths.client_conf_dir), daemons)
+
 
 _PASSED = ("HADOOP_CONF_DIR", "JAVA_HOME", "YARN_ACCEL_CLUSTER", "YARN_ACCEL_NODE")
 
@@ -86,8 +293,7 @@ class Cluster:
                 f"{paths.root} has blanks, commas or colons", cure="set XDG_STATE_HOME to another paths"
             )
         check_machine(mode, options, paths, report)
-        install = ensure_hadoop(report)
-        software = Software(install, ensure_archive(install, report))
+        software = ensure_software(report)
         with locked(paths, report), contextlib.ExitStack() as reservations:
             return cls._up(paths, options, mode, software, report, reservations)
 
@@ -189,7 +395,7 @@ class Cluster:
         return tuple(self._paths.pipeline_config(node.name) for node in self._plan.accel_nodes)
 
     def description(self) -> dict[str, Any]:
-        """What a program asks of a cluster: the status as JSON, the workers, and where files are."""
+        """The answer to a program: the status as JSON, the workers, and where files are."""
         return {
             **self.status().as_json(),
             "workers": [
@@ -291,7 +497,7 @@ class Cluster:
         process = running(self._paths, [(target, wanted)], snapshot()).get((target.name, wanted))
         if process is None or not send(process, signum):
             raise ClusterError(f"{role} of node {node} does not run")
-        deadline = time.monotonic() + STOP_GRACE_S
+        deadline = time.monotonic() + DOWN_GRACE_S
         while signum == signal.SIGKILL and time.monotonic() < deadline:
             now = {(each.pid, each.start_ticks) for each in snapshot()}
             if (process.pid, process.start_ticks) not in now:
@@ -316,8 +522,7 @@ class Cluster:
         """
         target = self._plan.node(node)
         wanted = self._role(target, role)
-        install = ensure_hadoop(report)
-        software = Software(install, ensure_archive(install, report))
+        software = ensure_software(report)
         with locked(self._paths, report):
             if (node, wanted) in running(self._paths, [(target, wanted)], snapshot()):
                 report(f"{role} of node {node} runs already")
@@ -334,7 +539,7 @@ class Cluster:
         alive = running(self._paths, servers, snapshot())
         stop_all(
             lambda: list(running(self._paths, servers, snapshot()).values()),
-            grace_s=STOP_GRACE_S,
+            grace_s=DOWN_GRACE_S,
             deadline_s=STOP_DEADLINE_S,
         )
         return [(node, role) for node, role in servers if (node.name, role) in alive]

@@ -20,13 +20,12 @@ from rich.table import Table
 
 from yarn_accel.core.units import format_bytes
 from yarn_accel.errors import ConfigError
-from yarn_accel.testbed.cluster import Cluster
-from yarn_accel.testbed.container_cli import run_node_command
+from yarn_accel.testbed.backends import take_down, take_down_all
+from yarn_accel.testbed.cluster import Cluster, ClusterStatus
+from yarn_accel.testbed.container_node import run_node
 from yarn_accel.testbed.daemons import tail
-from yarn_accel.testbed.plan import MODES, UpOptions
+from yarn_accel.testbed.plan import MASTER, MODES, UpOptions
 from yarn_accel.testbed.state import ClusterPaths, known_names, load
-from yarn_accel.testbed.status import ClusterStatus
-from yarn_accel.testbed.teardown import take_down, take_down_all
 
 FOLLOW_POLL_S = 0.3
 PIPE_WIDTH = 120
@@ -59,6 +58,17 @@ def _the_one(context: click.Context, parameter: click.Parameter, name: str) -> s
     raise ConfigError(f"there are {len(names)} clusters", cure=f"name one of {', '.join(names)}")
 
 
+def _size_options(command: Callable[..., None]) -> Callable[..., None]:
+    for name, default, text in (
+        ("--slots", UpOptions.slots, "acct/slot of each worker."),
+        ("--accel-nodes", UpOptions.accel_nodes, "Workers with an accelerator."),
+        ("--racks", UpOptions.racks, "Racks the workers are spread over."),
+        ("--nodes", UpOptions.nodes, "Workers, besides the master."),
+    ):
+        command = click.option(name, default=default, show_default=True, help=text)(command)
+    return command
+
+
 def _name_option(command: Callable[..., None]) -> Callable[..., None]:
     return click.option(
         "--cluster", "-c", "name", default="", callback=_the_one, help="Which one [default: the only one]."
@@ -67,14 +77,7 @@ def _name_option(command: Callable[..., None]) -> Callable[..., None]:
 
 @group.command()
 @click.argument("name", default=DEFAULT_NAME)
-@click.option("--nodes", default=UpOptions.nodes, show_default=True, help="Workers, besides the master.")
-@click.option(
-    "--racks", default=UpOptions.racks, show_default=True, help="Racks the workers are spread over."
-)
-@click.option(
-    "--accel-nodes", default=UpOptions.accel_nodes, show_default=True, help="Workers with an accelerator."
-)
-@click.option("--slots", default=UpOptions.slots, show_default=True, help="acct/slot of each worker.")
+@_size_options
 @click.option(
     "--late",
     default=UpOptions.late,
@@ -334,4 +337,29 @@ def down(ctx: click.Context, name: str, is_all: bool) -> None:
         take_down(_the_one(ctx, ctx.command.params[0], name), _say)
 
 
-group.add_command(run_node_command)
+@group.command("run-node")
+@click.argument("node", default=MASTER)
+@click.option(
+    "--directory",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The folder that all nodes share.",
+)
+@click.option("--name", default="hadoop", show_default=True, help="The cluster's name: a folder in there.")
+@click.option(
+    "--health-file", default="/tmp/node-is-healthy", show_default=True, type=click.Path(path_type=Path)
+)
+@click.option(
+    "--subnet", default=200, show_default=True, type=click.IntRange(0, 255), help="K of 10.231.K.0/24."
+)
+@_size_options
+def run_node_(
+    node: str, directory: Path, name: str, health_file: Path, subnet: int, nodes: int, racks: int,
+    accel_nodes: int, slots: int,
+) -> None:  # fmt: skip
+    """Be NODE of a cluster whose nodes are containers: run its daemons here until SIGTERM.
+
+    The options from --subnet on count at the master; workers read what it wrote into the folder.
+    """
+    options = UpOptions(name=name, nodes=nodes, racks=racks, accel_nodes=accel_nodes, slots=slots)
+    run_node(ClusterPaths.of(name, directory), node, options, subnet, health_file, _say)

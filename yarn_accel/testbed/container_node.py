@@ -20,26 +20,33 @@ from pathlib import Path
 
 from yarn_accel.errors import ClusterError, ConfigError
 from yarn_accel.local_filesystem import write_atomic
-from yarn_accel.testbed.backend import Software
-from yarn_accel.testbed.class_archives import ensure_archive
-from yarn_accel.testbed.daemons import daemon_argv, format_namenode, node_environ
-from yarn_accel.testbed.health import ask, is_listening, is_out_of_safe_mode, running_nodemanagers
+from yarn_accel.testbed.daemons import (
+    ask,
+    daemon_argv,
+    format_namenode,
+    is_listening,
+    is_out_of_safe_mode,
+    node_environ,
+    running_nodemanagers,
+)
 from yarn_accel.testbed.host_nodes import LoopbackNodes
-from yarn_accel.testbed.maven import ensure_hadoop
 from yarn_accel.testbed.plan import MASTER, ClusterPlan, DaemonRole, NetworkMode, NodePlan, UpOptions
 from yarn_accel.testbed.settings import write_settings
+from yarn_accel.testbed.software import Software, ensure_software
 from yarn_accel.testbed.state import ClusterPaths, ClusterSpec, Report, load, save
 from yarn_accel.users import user_name
 
-MASTER_DEADLINE_S = 900.0
-STOP_GRACE_S = 8.0
-POLL_S = 0.25
+#: How long a worker waits for the master; its container may be made first, and format HDFS.
+MASTER_PATIENCE_S = 900.0
+#: Less than the ten seconds after which an engine kills a container that it stops.
+END_GRACE_S = 8.0
+_POLL_S = 0.25
 #: How often a node asks its daemons how they are: until all are healthy, and from then on.
 ASK_INTERVALS_S = (1.0, 5.0)
 #: How long a healthy node may answer otherwise or not at all until it is called unhealthy. A busy machine
 #: keeps a daemon from answering in time; one that ends ends the node at once, so only what hangs is meant.
 UNHEALTHY_AFTER_S = 120.0
-#: What containers of clients call themselves; a JVM that submits a job looks its own name up.
+#: Host name of containers of clients; a JVM that submits a job looks its own name up.
 CLIENT_HOST = "client"
 _WEBHDFS_TIMEOUT_S = 5.0
 
@@ -65,7 +72,7 @@ def plan_as_master(paths: ClusterPaths, options: UpOptions, subnet: int, softwar
 
 
 def plan_as_worker(
-    paths: ClusterPaths, report: Report, stop: threading.Event, deadline_s: float = MASTER_DEADLINE_S
+    paths: ClusterPaths, report: Report, stop: threading.Event, deadline_s: float = MASTER_PATIENCE_S
 ) -> ClusterPlan | None:
     """Wait for the master's NameNode and ResourceManager, and read its specification; None: `stop` was set.
 
@@ -74,7 +81,7 @@ def plan_as_worker(
     """
     deadline = time.monotonic() + deadline_s
     report(f"waiting for the NameNode and the ResourceManager of {MASTER}")
-    while not stop.wait(POLL_S):
+    while not stop.wait(_POLL_S):
         spec = load(paths)
         if spec is not None:
             ports = spec.plan(paths).ports
@@ -133,7 +140,7 @@ class ContainerNode:
         self._health_file.unlink(missing_ok=True)
         try:
             waiting = self._start_first()
-            while not self._stop.wait(POLL_S):
+            while not self._stop.wait(_POLL_S):
                 self._check_alive()
                 for role in [role for role, is_ready in waiting.items() if is_ready()]:
                     del waiting[role]
@@ -215,7 +222,7 @@ class ContainerNode:
     def _end_all(self) -> None:
         for daemon in self._daemons.values():
             daemon.terminate()
-        deadline = time.monotonic() + STOP_GRACE_S
+        deadline = time.monotonic() + END_GRACE_S
         for daemon in self._daemons.values():
             try:
                 daemon.wait(timeout=max(0.0, deadline - time.monotonic()))
@@ -245,8 +252,7 @@ def run_node(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    install = ensure_hadoop(report)
-    software = Software(install, ensure_archive(install, report))
+    software = ensure_software(report)
     try:
         paths.root.mkdir(parents=True, exist_ok=True)
     except OSError as error:

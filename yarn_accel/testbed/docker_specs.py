@@ -1,4 +1,4 @@
-"""What a plan asks of a Docker engine, in the terms of its API: a network, and a container per node. Pure.
+"""A plan in the terms of a Docker engine's API: a network, and a container per node. Pure.
 
 Nodes get the addresses, names and files that they have in netns mode. The image gives the operating system;
 Java, Python, Hadoop and this product are this machine's, mounted read-only at their own paths, and the
@@ -15,8 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yarn_accel.testbed.links import INSIDE, shape_argvs
-from yarn_accel.testbed.plan import SUBNET_PREFIX, ClusterPlan, NodePlan, memory_bytes, namespace_prefix
+from yarn_accel.testbed.plan import (
+    INSIDE,
+    SUBNET_PREFIX,
+    ClusterPlan,
+    NodePlan,
+    memory_bytes,
+    namespace_prefix,
+    shape_argvs,
+)
 
 IMAGE_REPOSITORY = "yarn-accel/node"
 CLUSTER_LABEL = "yarn-accel.cluster"
@@ -37,7 +44,7 @@ def default_image(version: str) -> str:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What of this machine goes into the containers.
+    """The parts of this machine that go into the containers.
 
     Attributes:
         image: of the nodes.

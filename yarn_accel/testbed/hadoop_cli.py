@@ -13,10 +13,9 @@ import yaml
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.hadoop.java import PROGRAMS, java_argv, main_class
 from yarn_accel.hadoop.site import HadoopSite
-from yarn_accel.testbed.class_archives import ensure_archive
-from yarn_accel.testbed.class_lists import record_command
-from yarn_accel.testbed.maven import ensure_hadoop
-from yarn_accel.testbed.templates import PLACEHOLDERS, render
+from yarn_accel.testbed.settings import PLACEHOLDERS, render
+from yarn_accel.testbed.single_node import record_command
+from yarn_accel.testbed.software import ensure_archive, ensure_hadoop
 
 CLIENT_HEAP_MIB = 512
 

@@ -1,4 +1,4 @@
-"""The layout of a cluster: names, addresses, racks, ports. Pure: equal inputs give equal plans.
+"""The layout of a cluster: names, addresses, racks, ports, links. Pure: equal inputs give equal plans.
 
 Every namespace, interface and port has a name that follows from the cluster's name and its `tag`, a hash of
 the name and of the folder that holds its state. So a later command finds all of it.
@@ -16,6 +16,8 @@ from yarn_accel.errors import ConfigError
 MASTER = "master"
 MAX_NODES = 200
 SUBNET_PREFIX = "10.231."
+INSIDE = "eth0"
+"""The node's end of its link."""
 DEFAULT_SLOTS = 2
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 _RATE = re.compile(r"(?i:(\d+(?:\.\d+)?)([kmg]?)bit)")
@@ -51,7 +53,7 @@ MODES = ("auto", *(mode.value for mode in NetworkMode))
 
 
 class DaemonRole(str, Enum):
-    """What a daemon does; the value is what users type."""
+    """The role of a daemon; the value is what users type."""
 
     NAMENODE = "namenode"
     RESOURCEMANAGER = "resourcemanager"
@@ -67,7 +69,7 @@ WORKER_ROLES = (DaemonRole.DATANODE, DaemonRole.NODEMANAGER)
 
 @dataclass(frozen=True)
 class UpOptions:
-    """What the user asked for.
+    """A cluster as the user asked for it.
 
     Attributes:
         name: the cluster's name, ``[a-z0-9-]``, at most 32 characters.
@@ -454,3 +456,19 @@ def bound_servers(plan: ClusterPlan) -> dict[str, tuple[str, ...]]:
         shift = index % len(names)
         bound[node.host] = tuple(names[shift:] + names[:shift])
     return bound
+
+
+def shape_argvs(interface: str, link: str, delay: str, namespace: str = "") -> list[list[str]]:
+    """Return the commands that limit what leaves an interface, whatever the node is."""
+    tc = ["tc", *(["-n", namespace] if namespace else []), "qdisc", "replace", "dev", interface]
+    argvs = []
+    parent = ["root"]
+    if delay:
+        argvs.append([*tc, *parent, "handle", "1:", "netem", "delay", delay, "limit", "100000"])
+        parent = ["parent", "1:1"]
+    if link:
+        # One timer tick's worth, and the largest packets that a virtual link passes on at once.
+        burst_bytes = max(256 * 1024, int(rate_bits_per_s(link) / 8 / 250))
+        tbf = ["handle", "10:", "tbf", "rate", link, "burst", str(burst_bytes), "latency", "50ms"]
+        argvs.append([*tc, *parent, *tbf])
+    return argvs

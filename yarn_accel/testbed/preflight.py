@@ -1,4 +1,4 @@
-"""What the machine must offer before anything is made on it: each lack is one line with its cure."""
+"""Checks of the machine before anything is made on it: each lack is one line with its cure."""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ from yarn_accel.testbed.plan import (
 
 VERSION = 1
 LOCK_WAIT_S = 600.0
+MACHINE_LOCK_WAIT_S = 30.0
 MAX_UNIX_PATH_BYTES = 107
 Report = Callable[[str], None]
 
@@ -63,7 +64,7 @@ class ClusterPaths:
 
     @property
     def scope(self) -> str:
-        """What the cluster's tag is made from besides its name."""
+        """The folder from which, and from its name, the cluster's tag is made."""
         return str(self.root.parent)
 
     @property
@@ -144,7 +145,7 @@ class ClusterPaths:
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """What was decided about a cluster.
+    """A cluster's options, and the numbers it was given.
 
     Attributes:
         subnet: K of 10.231.K.0/24 (netns and docker mode).
@@ -261,7 +262,7 @@ def remove_lock(paths: ClusterPaths) -> None:
 
 
 @contextlib.contextmanager
-def machine_lock(purpose: str, wait_s: float = 30.0) -> Iterator[None]:
+def machine_lock(purpose: str, wait_s: float = MACHINE_LOCK_WAIT_S) -> Iterator[None]:
     """Let one process of the whole machine choose a subnet or ports at a time.
 
     An abstract Unix socket serves as the lock: it leaves no file and ends with its process.

@@ -17,9 +17,8 @@ from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.hadoop.streaming import NLINE_INPUT_FORMAT, StreamingJob, run_streaming
 from yarn_accel.storage import Store
 from yarn_accel.testbed import Cluster
-from yarn_accel.testbed.class_archives import ensure_archive, find_archive, shared_classes
-from yarn_accel.testbed.maven import ensure_hadoop
 from yarn_accel.testbed.single_node import SingleNode
+from yarn_accel.testbed.software import ensure_archive, ensure_hadoop, find_archive, shared_classes
 
 pytestmark = [pytest.mark.hadoop]
 

@@ -14,9 +14,9 @@ import pytest
 from tests.fixtures.command_server import run_command
 from yarn_accel.errors import StartupError
 from yarn_accel.testbed import Cluster, take_down
-from yarn_accel.testbed.maven import ensure_hadoop
-from yarn_accel.testbed.netns import ETC_NETNS, NAMESPACES, interfaces, mount_points
+from yarn_accel.testbed.host_nodes import ETC_NETNS, NAMESPACES, interfaces, mount_points
 from yarn_accel.testbed.processes import mark_of, members
+from yarn_accel.testbed.software import ensure_hadoop
 from yarn_accel.testbed.state import ClusterPaths
 
 NAMES = ("second", "killed", "loop")

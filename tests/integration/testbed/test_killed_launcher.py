@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from yarn_accel.testbed import Cluster
-from yarn_accel.testbed.netns import NAMESPACES, interfaces
+from yarn_accel.testbed.host_nodes import NAMESPACES, interfaces
 from yarn_accel.testbed.plan import interface_prefix, namespace_prefix
 from yarn_accel.testbed.processes import mark_of, snapshot
 from yarn_accel.testbed.state import ClusterPaths

@@ -11,7 +11,7 @@ import pytest
 
 from yarn_accel.errors import ConfigError
 from yarn_accel.testbed import Cluster, UpOptions
-from yarn_accel.testbed.health import get_json, running_nodemanagers
+from yarn_accel.testbed.daemons import get_json, running_nodemanagers
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.loopback]
 Run = Callable[..., subprocess.CompletedProcess[str]]

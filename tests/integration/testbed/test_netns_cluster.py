@@ -17,8 +17,8 @@ import pytest
 
 from yarn_accel.errors import ClusterError, ConfigError
 from yarn_accel.testbed import Cluster
-from yarn_accel.testbed.health import get_json
-from yarn_accel.testbed.netns import check_reach, namespaces
+from yarn_accel.testbed.daemons import get_json
+from yarn_accel.testbed.host_nodes import check_reach, namespaces
 from yarn_accel.testbed.plan import DaemonRole, NetworkMode, namespace_prefix
 from yarn_accel.testbed.processes import snapshot
 

@@ -12,9 +12,9 @@ import pytest
 from yarn_accel.errors import ClusterError, ConfigError
 from yarn_accel.hadoop.java import HadoopInstall
 from yarn_accel.testbed import container_node
-from yarn_accel.testbed.backend import Software
 from yarn_accel.testbed.container_node import CLIENT_HOST, ContainerNode, plan_as_master, plan_as_worker
 from yarn_accel.testbed.plan import DaemonRole, UpOptions
+from yarn_accel.testbed.software import Software
 from yarn_accel.testbed.state import ClusterPaths, load
 
 OPTIONS = UpOptions("hadoop", nodes=2, racks=2, accel_nodes=0)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from yarn_accel.errors import ClusterError, StartupError
-from yarn_accel.testbed import docker_engine, docker_nodes, docker_specs
+from yarn_accel.testbed import docker_nodes, docker_specs
 from yarn_accel.testbed.docker_specs import SPEC_LABEL, Surroundings, container_body, network_arguments
 from yarn_accel.testbed.plan import ClusterPlan, NetworkMode, UpOptions, make_plan, memory_bytes
 from yarn_accel.testbed.state import ClusterPaths
@@ -151,12 +151,12 @@ def test_memory(text: str, n_bytes: int) -> None:
 @pytest.mark.parametrize("address", ["tcp://10.0.0.5:2375", "ssh://me@server", "tcp://server:2376"])
 def test_an_engine_on_another_machine_is_refused(address: str) -> None:
     with pytest.raises(StartupError, match=r"on another machine.*: run yarn-accel on that machine"):
-        docker_engine.check_address(address)
+        docker_nodes.check_address(address)
 
 
 @pytest.mark.parametrize("address", ["unix:///run/x.sock", "tcp://127.0.0.1:2375", "tcp://localhost:1"])
 def test_an_engine_on_this_machine_is_not(address: str) -> None:
-    docker_engine.check_address(address)
+    docker_nodes.check_address(address)
 
 
 @pytest.mark.parametrize(
@@ -172,14 +172,14 @@ def test_an_engine_on_this_machine_is_not(address: str) -> None:
 )
 def test_engines_that_cannot_share_this_machine(info: dict[str, Any], words: str) -> None:
     with pytest.raises(StartupError, match=words):
-        docker_engine.check_info(info, "here")
-    docker_engine.check_info({"Name": "here", "SecurityOptions": ["name=seccomp"]}, "here")
+        docker_nodes.check_info(info, "here")
+    docker_nodes.check_info({"Name": "here", "SecurityOptions": ["name=seccomp"]}, "here")
 
 
 def test_without_the_sdk_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "docker", None)
     with pytest.raises(StartupError, match=r"Docker SDK.*: pip install 'cluster-accel\[docker\]'"):
-        docker_engine.connect()
+        docker_nodes.connect()
 
 
 def test_without_an_engine_its_start_is_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_without_an_engine_its_start_is_the_cure(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(
         StartupError, match=r"no Docker engine answers at unix://.*systemctl start docker"
     ) as caught:
-        docker_engine.connect()
+        docker_nodes.connect()
     assert "\n" not in str(caught.value)
 
 
@@ -200,7 +200,7 @@ def test_without_rights_the_group_is_the_cure(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("socket.socket.connect", refuse)
     with pytest.raises(StartupError, match=r"you may not use the Docker engine.*group docker"):
-        docker_engine.connect()
+        docker_nodes.connect()
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_without_rights_the_group_is_the_cure(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_the_engines_refusals_are_one_line_with_the_cure(explanation: str, cure: str) -> None:
     errors = pytest.importorskip("docker.errors", reason="the Docker SDK is not installed")
-    with pytest.raises(ClusterError) as caught, docker_engine.engine_errors("start container x"):
+    with pytest.raises(ClusterError) as caught, docker_nodes.engine_errors("start container x"):
         raise errors.APIError("500", None, explanation)
     assert caught.value.message == f"the Docker engine could not start container x: {explanation}"
     assert cure in caught.value.cure
@@ -224,7 +224,7 @@ def test_the_engines_refusals_are_one_line_with_the_cure(explanation: str, cure:
 def test_an_image_of_this_version_or_of_none_will_do(labels: dict[str, str] | None) -> None:
     pytest.importorskip("docker.errors", reason="the Docker SDK is not installed")
     client = SimpleNamespace(inspect_image=lambda _: {"Config": {"Labels": labels}})
-    docker_engine.check_image(client, "x", "9", "build it")
+    docker_nodes.check_image(client, "x", "9", "build it")
 
 
 def test_an_image_of_another_version_is_refused() -> None:
@@ -232,7 +232,7 @@ def test_an_image_of_another_version_is_refused() -> None:
     labels = {"org.opencontainers.image.version": "8"}
     client = SimpleNamespace(inspect_image=lambda _: {"Config": {"Labels": labels}})
     with pytest.raises(StartupError, match="image x is of version 8, this is 9: build it"):
-        docker_engine.check_image(client, "x", "9", "build it")
+        docker_nodes.check_image(client, "x", "9", "build it")
 
 
 def test_removing_what_may_not_be_there_needs_no_sdk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -255,5 +255,5 @@ def test_removing_what_may_not_be_there_needs_no_engine(
 
 def test_without_the_extra_there_are_no_failures_of_the_sdk_to_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "requests", None)
-    with docker_engine.engine_errors("have a cluster that has no containers go on"):
+    with docker_nodes.engine_errors("have a cluster that has no containers go on"):
         pass

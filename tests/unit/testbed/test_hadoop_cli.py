@@ -5,7 +5,7 @@ from click.testing import CliRunner
 from yarn_accel.errors import ConfigError
 from yarn_accel.hadoop.site import read_properties
 from yarn_accel.testbed.hadoop_cli import group
-from yarn_accel.testbed.templates import PLACEHOLDERS
+from yarn_accel.testbed.settings import PLACEHOLDERS
 
 
 def test_every_placeholder_is_listed():

@@ -1,4 +1,4 @@
-"""Pausing a node whose processes are this machine's own: real processes, no Hadoop."""
+"""Nodes whose processes are this machine's own: commands, and pausing with real processes, no Hadoop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.unit.testbed.conftest import plan_of
 from yarn_accel.errors import ConfigError
+from yarn_accel.testbed import host_nodes
 from yarn_accel.testbed.backends import open_backend
 from yarn_accel.testbed.plan import ClusterPlan, NetworkMode, UpOptions, make_plan
 from yarn_accel.testbed.processes import NODE_VARIABLE, marked_environ, snapshot
@@ -88,3 +90,17 @@ def test_loopback_nodes_have_no_links(plan: ClusterPlan, paths: ClusterPaths) ->
     ):
         with pytest.raises(ConfigError, match="no links of their own"):
             disturb(plan.node("w1"))
+
+
+def test_a_node_command_enters_both_namespaces_and_stays_one_process(paths: ClusterPaths) -> None:
+    plan = plan_of(paths, NetworkMode.NETNS)
+    node = plan.node("w2")
+    assert open_backend(plan, paths).exec_argv(node, ["ls", "-l"]) == [
+        *("ip", "netns", "exec", node.namespace),
+        *("nsenter", f"--uts={paths.uts_file('w2')}", "--", "ls", "-l"),
+    ]
+
+
+def test_mount_points_are_listed_below_a_directory_only() -> None:
+    assert Path("/proc") in host_nodes.mount_points(Path("/proc"))
+    assert Path("/proc") not in host_nodes.mount_points(Path("/pro"))

@@ -22,6 +22,7 @@ from yarn_accel.testbed.plan import (
     namespace_prefix,
     port_span,
     rate_bits_per_s,
+    shape_argvs,
 )
 
 names = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?", fullmatch=True)
@@ -215,3 +216,14 @@ def test_an_unknown_node_is_answered_with_the_known_ones() -> None:
 )
 def test_rates(text: str, rate: float) -> None:
     assert rate_bits_per_s(text) == rate
+
+
+def test_links_are_shaped_by_rate_behind_delay() -> None:
+    (rate,) = shape_argvs("eth0", "1gbit", "", "ns")
+    assert rate[:8] == ["tc", "-n", "ns", "qdisc", "replace", "dev", "eth0", "root"]
+    assert rate[rate.index("rate") + 1] == "1gbit"
+    assert int(rate[rate.index("burst") + 1]) >= 256 * 1024
+    delay, behind = shape_argvs("eth0", "1gbit", "2ms")
+    assert "netem" in delay
+    assert behind[behind.index("parent") + 1] == "1:1"
+    assert shape_argvs("eth0", "", "") == []

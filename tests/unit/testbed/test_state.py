@@ -18,12 +18,6 @@ from yarn_accel.testbed import state
 from yarn_accel.testbed.plan import NetworkMode, UpOptions
 from yarn_accel.testbed.state import ClusterPaths, ClusterSpec
 
-
-@pytest.fixture
-def paths(tmp_path: Path) -> ClusterPaths:
-    return ClusterPaths.of("demo", tmp_path / "clusters")
-
-
 INTENT = ClusterSpec(
     UpOptions(name="demo", nodes=3, link="1gbit"), NetworkMode.NETNS, 5, 0, 1.5, ("/run/netns",)
 )

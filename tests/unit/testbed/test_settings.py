@@ -1,15 +1,25 @@
+"""The files that a cluster is configured by, and the templates they are rendered from."""
+
+from __future__ import annotations
+
 import re
+import subprocess
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.testbed.conftest import plan_of
+from yarn_accel.client.binding import choose, parse_binding
 from yarn_accel.errors import ConfigError
 from yarn_accel.hadoop.java import HadoopInstall
-from yarn_accel.hadoop.site import SITE_KEYS, read_properties, read_site
-from yarn_accel.testbed.templates import (
+from yarn_accel.hadoop.site import SITE_KEYS, SiteSettings, read_properties, read_site
+from yarn_accel.testbed import settings
+from yarn_accel.testbed.plan import NetworkMode
+from yarn_accel.testbed.settings import (
     ONE_MACHINE,
     PER_NODE,
     PLACEHOLDERS,
@@ -18,7 +28,10 @@ from yarn_accel.testbed.templates import (
     render_topology,
     task_values,
     templates_dir,
+    write_settings,
 )
+from yarn_accel.testbed.software import Software
+from yarn_accel.testbed.state import ClusterPaths
 
 TEMPLATES = sorted(templates_dir().glob("*.xml"))
 REQUIRED = {name: f"value-of-{name}" for name, p in PLACEHOLDERS.items() if p.default is None}
@@ -179,3 +192,112 @@ def test_the_readme_names_every_key_of_a_site_and_every_template():
     assert all(f"`{key}`" in text for key in SITE_KEYS)
     assert all(path.name in text for path in TEMPLATES)
     assert all(f"{name}: " in text for name in REQUIRED)
+
+
+@pytest.mark.parametrize("mode", NetworkMode)
+def test_clients_reach_everything_by_address(
+    paths: ClusterPaths, software: Software, mode: NetworkMode
+) -> None:
+    plan = plan_of(paths, mode)
+    write_settings(plan, paths, software.install, None)
+    site = read_site(paths.client_conf_dir)
+    address = plan.master.address
+    assert site["fs.defaultFS"] == f"hdfs://{address}:{plan.ports.namenode}"
+    assert site["yarn.resourcemanager.address"] == f"{address}:{plan.ports.rm}"
+    assert site["mapreduce.jobhistory.address"] == f"{address}:{plan.ports.history}"
+    assert read_site(paths.conf_dir)["fs.defaultFS"] == f"hdfs://{plan.master.host}:{plan.ports.namenode}"
+    own = yaml.safe_load((paths.client_conf_dir / "yarn-accel-site.yaml").read_text())
+    assert {Path(own[key]).name for key in ("binding_file", "master_secret_file", "client_hosts_file")} == {
+        "binding.json",
+        "master-secret",
+        "hosts",
+    }
+    assert f"-Dyarn.accel.cluster=demo:{plan.tag}" in own["client_jvm_options"]
+    assert not [option for option in own["client_jvm_options"] if "SharedArchiveFile" in option]
+    write_settings(plan, paths, software.install, Path("/a.jsa"))
+    assert (
+        "-XX:SharedArchiveFile=/a.jsa"
+        in SiteSettings.read({"HADOOP_CONF_DIR": str(paths.client_conf_dir)}).client_jvm_options
+    )
+
+
+@pytest.mark.parametrize("mode", NetworkMode)
+def test_every_name_and_address_has_its_rack(
+    paths: ClusterPaths, software: Software, mode: NetworkMode
+) -> None:
+    plan = plan_of(paths, mode)
+    write_settings(plan, paths, software.install, None)
+    table = dict(line.split() for line in (paths.root / "topology.table").read_text().splitlines())
+    for node in plan.workers:
+        assert {table[node.address], table[node.host], table[node.name]} == {node.rack}
+
+
+def test_each_node_offers_its_slots(paths: ClusterPaths, software: Software) -> None:
+    plan = plan_of(paths, NetworkMode.NETNS, slots=3)
+    write_settings(plan, paths, software.install, None)
+    for node in plan.workers:
+        own = read_properties(paths.node_dir(node.name) / "conf" / "node-resources.xml")
+        assert own["yarn.nodemanager.resource-type.acct/slot"] == "3"
+
+
+def test_a_mapper_finds_its_server_in_the_binding_and_the_server_its_settings(
+    paths: ClusterPaths, software: Software
+) -> None:
+    plan = plan_of(paths, NetworkMode.NETNS)
+    write_settings(plan, paths, software.install, None)
+    binding = parse_binding(paths.binding_file.read_text())
+    assert [server.name for server in choose(binding, "w2")] == ["w1", "w3"]
+    assert [server.name for server in choose(binding, "w3")] == ["w3", "w1"]
+    first = choose(binding, "w2")[0]
+    own = yaml.safe_load(paths.pipeline_config("w1").read_text())
+    assert (own["listen_host"], own["listen_port"], own["unix_path"]) == (
+        first.host,
+        first.port,
+        first.unix_path,
+    )
+    assert own["master_secret_file"] == str(paths.master_secret_file)
+
+
+@pytest.mark.parametrize("mode", NetworkMode)
+def test_only_servers_whose_cache_outlives_them_measure_how_fast_they_are(
+    paths: ClusterPaths, software: Software, mode: NetworkMode
+) -> None:
+    write_settings(plan_of(paths, mode), paths, software.install, None)
+    own = yaml.safe_load(paths.pipeline_config("w1").read_text())
+    assert own["calibrate"] is (mode is not NetworkMode.DOCKER)
+
+
+def test_without_pipeline_servers_nobody_is_sent_to_one(paths: ClusterPaths, software: Software) -> None:
+    write_settings(plan_of(paths, NetworkMode.NETNS, pipeline=False), paths, software.install, None)
+    assert parse_binding(paths.binding_file.read_text()).servers == ()
+
+
+def test_the_master_secret_is_made_once_and_for_the_owner(paths: ClusterPaths, software: Software) -> None:
+    plan = plan_of(paths, NetworkMode.NETNS)
+    write_settings(plan, paths, software.install, None)
+    first = paths.master_secret_file.read_text()
+    write_settings(plan, paths, software.install, None)
+    assert paths.master_secret_file.read_text() == first
+    assert len(bytes.fromhex(first.strip())) == 32
+    assert paths.master_secret_file.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_attribute_script_prints_its_nodes_attributes(paths: ClusterPaths, software: Software) -> None:
+    write_settings(plan_of(paths, NetworkMode.NETNS), paths, software.install, None)
+    script = paths.root / "node-attributes.sh"
+    printed = {}
+    for node in ("w1", "w2"):
+        env = {"YARN_ACCEL_NODE": node, "PATH": "/usr/bin:/bin"}
+        printed[node] = subprocess.run([script], env=env, capture_output=True, text=True, check=True).stdout
+    assert printed["w1"] == "NODE_ATTRIBUTE:accel,STRING,true\nNODE_ATTRIBUTE:rack,STRING,rack1\n"
+    assert "accel,STRING,false" in printed["w2"]
+
+
+def test_hosts_hold_all_nodes_and_this_machine(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(paths, NetworkMode.NETNS)
+    monkeypatch.setattr("socket.gethostname", lambda: "laptop")
+    lines = settings.hosts_text(plan).splitlines()
+    assert lines[0] == "127.0.0.1 localhost"
+    assert {"10.231.9.1 master", "10.231.9.2 w1", "10.231.9.254 laptop"} <= set(lines)
+    monkeypatch.setattr("socket.gethostname", lambda: "w1")  # a machine that is called like a node
+    assert settings.hosts_text(plan).count("w1") == 1

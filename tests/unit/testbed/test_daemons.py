@@ -1,4 +1,4 @@
-"""Waiting for one daemon: what is said, and when it is in vain."""
+"""Daemons: their commands, their logs, and waiting for one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.unit.testbed.conftest import plan_of
 from yarn_accel.errors import ClusterError
-from yarn_accel.testbed import bringup
-from yarn_accel.testbed.bringup import BringUp
+from yarn_accel.testbed import daemons
+from yarn_accel.testbed.backends import open_backend
+from yarn_accel.testbed.daemons import BringUp
 from yarn_accel.testbed.plan import DaemonRole, NetworkMode, UpOptions, make_plan
+from yarn_accel.testbed.software import Software
 from yarn_accel.testbed.state import ClusterPaths
 
 Start = Callable[[str, DaemonRole, list[str], set[str]], list[str]]
@@ -38,11 +41,11 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Start:
             alive = {(name, role), *((each, DaemonRole.DATANODE) for each in datanodes)}
             return dict.fromkeys(keys & alive, 1)
 
-        monkeypatch.setattr(bringup, "time", clock)
-        monkeypatch.setattr(bringup, "running", running)
-        monkeypatch.setattr(bringup, "snapshot", list)
-        monkeypatch.setattr(bringup, "start", lambda *_: None)
-        monkeypatch.setattr(bringup, "ask", lambda *_: next(said, words[-1]))
+        monkeypatch.setattr(daemons, "time", clock)
+        monkeypatch.setattr(daemons, "running", running)
+        monkeypatch.setattr(daemons, "snapshot", list)
+        monkeypatch.setattr(daemons, "start", lambda *_: None)
+        monkeypatch.setattr(daemons, "ask", lambda *_: next(said, words[-1]))
         nobody: Any = SimpleNamespace()
         BringUp(nobody, plan, paths, nobody, report.append).run_one(plan.node(name), role)
         return report
@@ -85,3 +88,55 @@ def test_workers_do_not_wait_for_a_master_that_does_not_run(
 
 def test_a_daemon_that_needs_nobody_has_all_its_time(start: Start) -> None:
     assert start("master", DaemonRole.RESOURCEMANAGER, ["starting"] * 30 + ["healthy"], set())
+
+
+def test_loopback_daemons_listen_on_the_loopback_only_and_resolve_nothing(
+    paths: ClusterPaths, software: Software
+) -> None:
+    plan = plan_of(paths, NetworkMode.LOOPBACK)
+    argv = daemons.daemon_argv(plan, paths, plan.node("w2"), DaemonRole.DATANODE, software)
+    assert "-Daccel.bind=127.0.0.12" in argv
+    assert "-Daccel.bind.data=127.0.0.1" in argv
+    assert f"-Djdk.net.hosts.file={paths.hosts_file}" in argv
+    assert open_backend(plan, paths).exec_argv(plan.node("w2"), ["ls"]) == ["ls"]
+
+
+def test_a_worker_reads_its_own_folder_first(paths: ClusterPaths, software: Software) -> None:
+    plan = plan_of(paths, NetworkMode.NETNS)
+    argv = daemons.daemon_argv(plan, paths, plan.node("w1"), DaemonRole.NODEMANAGER, software)
+    entries = argv[argv.index("-cp") + 1].split(":")
+    own, shared = str(paths.node_dir("w1") / "conf"), str(paths.conf_dir)
+    assert entries[0] == str(software.install.class_path_jar)
+    assert entries.index(own) < entries.index(shared)
+    assert "-Xmx256m" in argv
+    assert daemons.signature(paths, plan.node("w1"), DaemonRole.NODEMANAGER) in argv
+
+
+def test_the_callers_hadoop_does_not_leak_into_a_node(paths: ClusterPaths) -> None:
+    plan = plan_of(paths, NetworkMode.NETNS)
+    caller = {
+        "HADOOP_HOME": "/opt/h",
+        "HADOOP_OPTS": "-Dx",
+        "YARN_CONF_DIR": "/etc",
+        "JAVA_HOME": "/j",
+        "LANG": "C",
+    }
+    environ = daemons.node_environ(paths, plan.node("w1"), None, caller)
+    assert environ["HADOOP_CONF_DIR"] == str(paths.conf_dir)
+    assert environ["YARN_ACCEL_CLUSTER"] == f"demo:{plan.tag}"
+    assert (environ["JAVA_HOME"], environ["LANG"]) == ("/j", "C")
+    assert not {"HADOOP_HOME", "HADOOP_OPTS", "YARN_CONF_DIR"} & set(environ)
+
+
+def test_the_last_error_of_a_log_is_what_a_failure_shows(tmp_path: Path) -> None:
+    log = tmp_path / "datanode.log"
+    assert daemons.describe_log(log).endswith("it is empty")
+    log.write_text("10:00 INFO a: fine\n")
+    assert daemons.describe_log(log).endswith("10:00 INFO a: fine")
+    log.write_text("10:00 ERROR a: first\n10:01 FATAL b: second\n10:02 INFO c: SHUTDOWN_MSG\n")
+    assert daemons.describe_log(log) == f"see {log}: 10:01 FATAL b: second"
+    assert daemons.tail(log, 1) == ["10:02 INFO c: SHUTDOWN_MSG"]
+    assert daemons.tail(log, 0) == []
+    trace = "java.io.IOException: no\n\tat a.B.c\nCaused by: java.net.BindException: in use\n\tat d.E\n"
+    log.write_text(f"10:00 ERROR a: failed\n{trace}10:01 WARN b: other\nx.OtherException: later\n")
+    assert daemons.describe_log(log).endswith("ERROR a: failed: Caused by: java.net.BindException: in use")
