@@ -1,6 +1,6 @@
 """Small problems for every operation of the table, and how far a device's answer is from the CPU's.
 
-A factorization is judged by LAPACK's ratio (`yarn_accel.operations.residual`), everything else by its
+A factorization is judged by LAPACK's ratio (`yarn_accel.operations.linear`), everything else by its
 distance from what the CPU computes from the same input.
 """
 
@@ -16,7 +16,7 @@ from benchmarks.gpu.pictured import PNG, packed_images
 from benchmarks.pipeline.lapack import matrix
 from yarn_accel.operations import get
 from yarn_accel.operations.cuda_streams import SMALL_ORDER
-from yarn_accel.operations.residual import LIMIT
+from yarn_accel.operations.linear import RESIDUAL_LIMIT
 
 Array = Any
 _RATIO = "LAPACK's ratio"
@@ -96,7 +96,7 @@ def judged(case: Case, found: Mapping[str, Array], info: Mapping[str, Any]) -> J
         info: the facts that came with them.
     """
     if case.operation in _FACTORIZATIONS:
-        return Judgement(_worst_ratio(case, found), _RATIO, LIMIT)
+        return Judgement(_worst_ratio(case, found), _RATIO, RESIDUAL_LIMIT)
     expected = get(case.operation).run(case.copies(), case.params)
     if case.operation == "residual":
         difference = abs(info["residual"] - expected.info["residual"]) / expected.info["residual"]

@@ -156,17 +156,17 @@ import io, os, warnings
 import numpy as np
 from PIL import Image
 from nvidia import nvimgcodec
-from yarn_accel.operations import cuda_decoding
+from yarn_accel.operations import cuda_images
 stream = io.BytesIO()
 Image.fromarray(np.zeros((30, 20, 3), np.uint8)).save(stream, "JPEG")
-opener = cuda_decoding._Decoder(None, None, nvimgcodec.CodeStream)
+opener = cuda_images._Decoder(None, None, nvimgcodec.CodeStream)
 opened = opener.opened(stream.getvalue(), (30, 20))
 assert opened is not None
 assert opener.opened(stream.getvalue(), (20, 30)) is None
 assert opener.opened(b"nothing", (30, 20)) is None
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    decoder = cuda_decoding._decoder(0)
+    decoder = cuda_images._decoder(0)
 said = [str(each.message) for each in caught]
 if decoder is not None:
     try:

@@ -1,17 +1,26 @@
-"""Reads ``.npy`` and ``.npz`` files in two steps: what is in them, then the elements into given memory.
+"""Reads ``.npy`` and ``.npz`` files in two steps: a look at their headers, then elements into given memory.
 
 `describe` reads the directory and the headers, a few KiB, so a file is judged, and memory for it reserved,
 before its elements are read. `load` then fills that memory: from a stored member byte by byte, from a
 compressed one inflated, and no further than the header says. Nothing is ever unpickled.
+
+Headers that ``numpy.load(allow_pickle=False)`` accepts are accepted, of arrays of plain numbers, with one
+kind of error for all others. On purpose records or subarrays of one field are refused, and arrays that
+`TensorSpec` cannot describe (other element types, more than 8 axes). numpy is imported only to read an
+element type in a spelling that numpy itself does not write, such as ``=f8`` or ``float64``, and to swap
+bytes.
 """
 
 from __future__ import annotations
 
+import ast
+import io
+import re
+import tokenize
 import zlib
-from typing import Callable, Dict, Iterable, Iterator, NamedTuple, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Protocol, Sequence, Tuple
 
 from yarn_accel.errors import RejectedError
-from yarn_accel.formats.npy_header import MAGIC, MAX_HEADER_BYTES, BadNpyError, NpyHeader, parse_header
 from yarn_accel.formats.zip_directory import (
     NOT_AN_ARCHIVE,
     BadZipError,
@@ -20,14 +29,25 @@ from yarn_accel.formats.zip_directory import (
     read_directory,
 )
 from yarn_accel.uris import split_member
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire.tensors import ITEM_BYTES, TensorSpec
 
+MAGIC = b"\x93NUMPY"
+_MAX_HEADER_CHARS = 10_000
+"""numpy's own limit."""
+MAX_HEADER_BYTES = 12 + 4 * _MAX_HEADER_CHARS
+_ENCODINGS = {b"\1\0": "latin-1", b"\2\0": "latin-1", b"\3\0": "utf-8"}
+"""Of the text of a header, by its version."""
+_KEYS = {"descr", "fortran_order", "shape"}
+_TYPE = re.compile(r"[<>=|]?[A-Za-z?][A-Za-z0-9_]{0,15}")
+"""One element type; numpy would take a list of them for a record."""
+_TRIES = 100
 _NPY_CURE = "write it again as plain numbers with numpy.save"
 _NPZ_CURE = "write it again with numpy.savez or numpy.savez_compressed"
 _CAUSED_BY_BYTES = ("wrong-dtype", "wrong-inputs", "wrong-length", "wrong-shape")
 _TAIL_BYTES = 64 * 1024
 _HEAD_BYTES = 1024
 _CHUNK_BYTES = 1 << 20
+_Read = Callable[[int, int], bytes]
 
 
 class ByteSource(Protocol):
@@ -132,7 +152,7 @@ def load(array: StoredArray, source: ByteSource, view: memoryview) -> None:
 
 
 def conversions(arrays: Sequence[StoredArray]) -> str:
-    """What `load` changes in the elements, in words for ``info["converted"]``; empty: nothing."""
+    """The changes that `load` makes to elements, in words for ``info["converted"]``; empty: none."""
     return "; ".join(
         [
             "{}: {} to {}".format(array.place, array.stored_dtype, array.spec.dtype)
@@ -180,9 +200,6 @@ class _Window:
         if n_bytes:
             self._source.read_into(start, memoryview(content))
         return bytes(content)
-
-
-_Read = Callable[[int, int], bytes]
 
 
 def _npy(read: _Read, n_bytes: int, place: str) -> StoredArray:
@@ -328,3 +345,121 @@ def _array_name(member: ZipMember) -> str:
 def _names(by_name: Dict[str, ZipMember]) -> str:
     names = list(by_name)
     return ", ".join(names[:8]) + (" and {} more".format(len(names) - 8) if len(names) > 8 else "")
+
+
+# ---- the header of an .npy
+
+
+class BadNpyError(ValueError):
+    """It is not such a header, or one of an element type that is not taken; the text says which."""
+
+
+class NpyHeader(NamedTuple):
+    """The content of an ``.npy`` header.
+
+    Attributes:
+        spec: of the array, in the machine's (little-endian) order of bytes.
+        stored_dtype: the element type in the file, as numpy writes it.
+        n_bytes: length of the header; the elements follow.
+    """
+
+    spec: TensorSpec
+    stored_dtype: str
+    n_bytes: int
+
+
+def parse_header(head: bytes) -> NpyHeader:
+    """The header at the beginning of these bytes, at most `MAX_HEADER_BYTES` of which belong to it.
+
+    Raises:
+        BadNpyError: it is none, or the element type is an object, a record, text, or of a size that no
+            operation takes.
+    """
+    encoding = _ENCODINGS.get(head[6:8])
+    if not head.startswith(MAGIC) or len(head) < 12 or encoding is None:
+        raise BadNpyError("not an .npy file")
+    start = 10 if head[6] == 1 else 12
+    end = start + int.from_bytes(head[8:start], "little")
+    try:
+        if end > len(head):
+            raise ValueError("it is too long")
+        text = head[start:end].decode(encoding)
+        if len(text) > _MAX_HEADER_CHARS:
+            raise ValueError("it is too long")
+        fields = _fields(text, is_python_2=head[6] < 3)
+        dtype, shape, is_fortran = fields["descr"], fields["shape"], fields["fortran_order"]
+        if not isinstance(is_fortran, bool):
+            raise ValueError("a field of another type")
+        sizes = _sizes(shape)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, tokenize.TokenError) as error:
+        raise BadNpyError("not an .npy file ({} in its header)".format(type(error).__name__)) from None
+    stored = dtype if isinstance(dtype, str) and dtype in ITEM_BYTES else _plain_type(dtype)
+    little = "<" + stored[1:] if stored[:1] == ">" else stored
+    if little not in ITEM_BYTES:
+        raise BadNpyError("arrays of type {} are not taken".format(str(dtype)[:40]))
+    try:
+        spec = TensorSpec(little, sizes, "F" if is_fortran else "C")
+    except ValueError:
+        raise BadNpyError("arrays of shape {} are not taken".format(str(sizes)[:80])) from None
+    return NpyHeader(spec, stored, end)
+
+
+def _fields(text: str, is_python_2: bool) -> Any:
+    """The dictionary that a header is.
+
+    Raises:
+        ValueError, SyntaxError, TypeError: it is none, or has other keys.
+    """
+    try:
+        fields = _evaluated(text.rstrip(" \n"))
+    except SyntaxError:
+        if not is_python_2:
+            raise
+        fields = _evaluated(_without_long_marks(text))
+    if not isinstance(fields, dict) or fields.keys() != _KEYS:
+        raise ValueError("no dictionary of the three fields")
+    return fields
+
+
+def _evaluated(text: str) -> Any:
+    """Before Python 3.13 threads that parse at the same time may meet SystemError: it is tried again."""
+    for _ in range(_TRIES):
+        try:
+            return ast.literal_eval(text)
+        except SystemError:
+            continue
+    raise ValueError("it cannot be parsed")
+
+
+def _without_long_marks(text: str) -> str:
+    """A header of Python 2, whose whole numbers may end in ``L``: ``(3L, 4L)``."""
+    kept = []
+    was_number = False
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if not (was_number and token.type == tokenize.NAME and token.string == "L"):
+            kept.append(token)
+            was_number = token.type == tokenize.NUMBER
+    return tokenize.untokenize(kept)
+
+
+def _sizes(shape: object) -> Tuple[int, ...]:
+    if not isinstance(shape, tuple):
+        raise ValueError("no shape")
+    for size in shape:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise ValueError("a size that is none")
+    return shape
+
+
+def _plain_type(dtype: object) -> str:
+    """The element type as numpy writes it, whatever its spelling; empty: it is no plain one."""
+    if not isinstance(dtype, str):
+        return ""
+    if (dtype[:1] == ">" and "<" + dtype[1:] in ITEM_BYTES) or not _TYPE.fullmatch(dtype):
+        return dtype
+    import numpy as np
+
+    try:
+        return str(np.dtype(dtype).str)
+    except (TypeError, ValueError):
+        return ""

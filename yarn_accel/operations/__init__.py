@@ -1,4 +1,4 @@
-"""What a pipeline server computes: a table of operations and their reference implementation on the CPU.
+"""The operations that a pipeline server computes: their table, and their implementations for CPU and GPU.
 
 Importing this package needs only the standard library; numpy, scipy and Pillow are imported when an
 operation first runs. The operations are pure: arrays and parameters in, arrays and facts out.

@@ -1,9 +1,9 @@
-"""Histograms of images compiled by numba: the same whole numbers as `lbp` and `colour`, many times faster.
+"""Histograms of images compiled by numba: the same whole numbers as numpy's, many times faster.
 
-The numpy modules are the definition; these functions give bit for bit the same histograms. Texture does the
-floating-point operations of `lbp` in its order, one row at a time: what two rows share, the interpolation
-between columns, is computed once. Colour divides in float32: with one half added to the numerator the
-quotient of such small whole numbers can never round across a whole number.
+The functions of `features` are the definition; these give bit for bit the same histograms. Texture does the
+floating-point operations of that definition in its order, one row at a time: what two rows share, the
+interpolation between columns, is computed once. Colour divides in float32: with one half added to the
+numerator the quotient of such small whole numbers can never round across a whole number.
 
 Compiled when first called, once for each machine: numba keeps the machine code beside this file or in the
 user's cache directory.
@@ -16,7 +16,7 @@ from typing import Any, Callable
 import numba
 import numpy as np
 
-from yarn_accel.operations.lbp import DIAGONAL
+from yarn_accel.operations.features import DIAGONAL
 
 Array = Any
 _RUN = 2048
@@ -121,7 +121,7 @@ def add_patterns(image: Array, histogram: Array) -> None:
 
 @_compiled
 def _colour_codes(pixels: Array, bins: Array, out: Array) -> None:
-    """The bin of every pixel (3 n,) into ``out`` (n,); see `colour.hsv_bins`. All numbers are whole."""
+    """The bin of every pixel (3 n,) into ``out`` (n,); see `features.hsv_bins`. All numbers are whole."""
     n_hue, n_saturation, n_value = bins[0], bins[1], bins[2]
     for x in range(out.size):
         red, green = np.float32(pixels[3 * x]), np.float32(pixels[3 * x + 1])

@@ -1,10 +1,16 @@
-"""LU, QR and Cholesky on a GPU through CuPy: cuSOLVER and cuBLAS, same arguments and answers as on the CPU.
+"""Linear algebra on a GPU through CuPy: cuSOLVER and cuBLAS, same arguments and answers as on the CPU.
 
 See `cuda_streams` for how requests get to the GPU and back. Small matrices of one shape are factored by one
 call (getrfBatched, potrfBatched, our own Householder kernel). The host's inputs stay whole until a result is
 written over them, so that a bad input is described by the very checks of the CPU.
 
-On the device a stack is ``(b, n, m)``, C-ordered: columns, as LAPACK wants them.
+Solutions come from cuBLAS's triangular solves and cuSOLVER's ormqr; factors are read where they lie, whatever
+their order. A solution that is not finite (a zero on the diagonal, NaN in an input, overflow), or that has a
+pivot outside the matrix, is computed again by `linear.solve` from the host's inputs: so its reason is the
+CPU's, word for word.
+
+On the device a stack is ``(b, n, m)`` and right-hand sides are ``(b, n_right, m)``, C-ordered: columns, as
+LAPACK wants them.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from yarn_accel.errors import RejectedError
-from yarn_accel.operations import cuda_source, factorization
+from yarn_accel.operations import cuda_source, factorization, linear
 from yarn_accel.operations.cuda_streams import (
     SMALL_ORDER,
     Item,
@@ -24,6 +30,7 @@ from yarn_accel.operations.cuda_streams import (
     addresses,
     attempt,
     cupy_module,
+    download,
     download_each,
     library,
     only,
@@ -32,9 +39,10 @@ from yarn_accel.operations.cuda_streams import (
     upload,
     with_memory,
 )
-from yarn_accel.operations.matrices import compute_dtype, factor_form, sizes
+from yarn_accel.operations.dense import UNITARY, AtItem, reject_asymmetric, reject_not_finite, spec_of
+from yarn_accel.operations.linear import ProductPlan, row_order
+from yarn_accel.operations.matrices import compute_dtype, factor_form, reply_dtype, sizes, solve_inputs
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
-from yarn_accel.operations.soundness import AtItem, reject_asymmetric, reject_not_finite
 
 Array = Any
 Results = Dict[str, Array]
@@ -59,7 +67,7 @@ def lu(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
 
 def lu_batch(items: Sequence[Item]) -> List[Any]:
     """`lu` of each; an `Outcome` or an `AccelError` for each."""
-    return _batch(items, _Kind("lu", _lu))
+    return through_streams(items, partial(_launch_factorizations, "lu", _lu))
 
 
 def qr(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
@@ -69,7 +77,7 @@ def qr(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
 
 def qr_batch(items: Sequence[Item]) -> List[Any]:
     """`qr` of each; an `Outcome` or an `AccelError` for each."""
-    return _batch(items, _Kind("qr", _qr))
+    return through_streams(items, partial(_launch_factorizations, "qr", _qr))
 
 
 def cholesky(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
@@ -79,12 +87,7 @@ def cholesky(arrays: List[Array], params: Params, place: Place = allocate) -> Ou
 
 def cholesky_batch(items: Sequence[Item]) -> List[Any]:
     """`cholesky` of each; an `Outcome` or an `AccelError` for each."""
-    return _batch(items, _Kind("cholesky", _cholesky))
-
-
-class _Kind(NamedTuple):
-    name: str
-    compute: Compute
+    return through_streams(items, partial(_launch_factorizations, "cholesky", _cholesky))
 
 
 class _LinalgBatch(NamedTuple):
@@ -130,26 +133,22 @@ class _LinalgBatch(NamedTuple):
             hand_out()
 
 
-def _batch(items: Sequence[Item], kind: _Kind) -> List[Any]:
-    return through_streams(items, partial(_launch, kind))
-
-
-def _launch(kind: _Kind, items: List[Item]) -> Land:
+def _launch_factorizations(name: str, compute: Compute, items: List[Item]) -> Land:
     matrix, params = items[0][0][0], items[0][1]
     columns = _upload([arrays[0] for arrays, _, _ in items], params)
     marks = cupy_module().zeros((2, len(columns)), dtype=np.int32)
-    is_symmetric = kind.name == "cholesky" and params.get("triangle") != "lower"
+    is_symmetric = name == "cholesky" and params.get("triangle") != "lower"
     mark_unsound(columns, marks[0], float(np.finfo(matrix.dtype).eps) if is_symmetric else None)
-    results = kind.compute(columns, params, marks[1])
+    results = compute(columns, params, marks[1])
     plans = {"lu": factorization.lu_plan, "qr": factorization.qr_plan}
-    plan = plans[kind.name](matrix, params) if kind.name in plans else None
-    return _LinalgBatch(kind.name, items, plan, results, marks).land
+    plan = plans[name](matrix, params) if name in plans else None
+    return _LinalgBatch(name, items, plan, results, marks).land
 
 
 def _outcome(
     name: str, plan: Optional[factorization.FactorizationPlan], item: Item, is_unsound: bool, statuses: Array
 ) -> Outcome:
-    """What is answered, with memory for the results that are still on the device."""
+    """The answer, with memory for the results that are still on the device."""
     arrays, params, place = item
     matrix = arrays[0]
     if is_unsound:
@@ -164,7 +163,7 @@ def _outcome(
 
 
 def _cholesky_outcome(matrix: Array, params: Params, place: Place, statuses: Array) -> Outcome:
-    size = sizes(factorization.spec_of(matrix), params)
+    size = sizes(spec_of(matrix), params)
     bad = np.flatnonzero(statuses)
     if bad.size:
         error = RejectedError(
@@ -185,7 +184,7 @@ def _cholesky_outcome(matrix: Array, params: Params, place: Place, statuses: Arr
 
 def _upload(matrices: List[Array], params: Params) -> Array:
     """The matrices of all requests as one stack of columns on the device, in the type of the computation."""
-    dtype = np.dtype(compute_dtype(factorization.spec_of(matrices[0]), params))
+    dtype = np.dtype(compute_dtype(spec_of(matrices[0]), params))
     if params.get("triangle") == "lower":
         return unpacked(upload(matrices, 1).astype(dtype, copy=False)).transpose(0, 2, 1)
     stack = upload(matrices, 2).astype(dtype, copy=False)
@@ -276,7 +275,7 @@ def _each(routine: str, columns: Array, numbers: Tuple[int, ...], scalars: Array
     ld, status = numbers[0], cupy.empty(1, dtype=np.int32)
     tau = (scalars.data.ptr,) if routine == "orgqr" else ()
     if letter in "cz":
-        routine = factorization.UNITARY.get(routine, routine)
+        routine = UNITARY.get(routine, routine)
     n_work = getattr(solver, letter + routine + "_bufferSize")(handle, *numbers, columns.data.ptr, ld, *tau)
     work = cupy.empty(n_work, dtype=columns.dtype)
     for i in range(len(columns)):
@@ -305,7 +304,7 @@ def _most_shared_bytes(n_items: int) -> int:
 
 @lru_cache(maxsize=1)
 def _shared_bytes_of_gpu() -> int:
-    """What a block gets where it asks."""
+    """Shared memory that a block gets where it asks for more than usual."""
     runtime = cupy_module().cuda.runtime
     return int(runtime.deviceGetAttribute(runtime.cudaDevAttrMaxSharedMemoryPerBlockOptin, 0))
 
@@ -313,7 +312,7 @@ def _shared_bytes_of_gpu() -> int:
 def mark_unsound(stack: Array, marks: Array, tolerance: Optional[float] = None) -> None:
     """Set the mark of each matrix of a C-ordered device stack that has a number other than finite.
 
-    With a tolerance also of each that is not symmetric (Hermitian): see `soundness.reject_asymmetric`.
+    With a tolerance also of each that is not symmetric (Hermitian): see `dense.reject_asymmetric`.
     """
     order = stack.shape[-1] if tolerance is not None else 0
     _for_each("mark_unsound", stack, np.int32(order), np.float64(order * (tolerance or 0.0)), marks)
@@ -351,3 +350,257 @@ def unpacked(triangles: Array) -> Array:
 def _packed(matrices: Array) -> Array:
     rows, columns = triangle_indices(matrices.shape[-1])
     return matrices[:, rows, columns]
+
+
+# ---- products
+
+
+def gemm(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
+    """As `linear.gemm`."""
+    return only(gemm_batch([(arrays, params, place)]))
+
+
+def gemm_batch(items: Sequence[Item]) -> List[Any]:
+    """`gemm` of each; an `Outcome` or an `AccelError` for each."""
+    return through_streams(items, _launch_products)
+
+
+def multiplied(a: Array, b: Array) -> Array:
+    """The products of two device stacks ``(b, m, k)`` and ``(b, k, n)``, C-ordered.
+
+    A single pair of matrices goes to cuBLAS as it lies; CuPy copies whatever is not C-ordered in a stack.
+    """
+    cupy = cupy_module()
+    if len(a) == 1:
+        return cupy.ascontiguousarray(cupy.matmul(a[0], b[0]))[None]
+    return cupy.matmul(a, b)
+
+
+def _launch_products(items: List[Item]) -> Land:
+    arrays, params, _ = items[0]
+    plan = ProductPlan.of(arrays, params)
+    a, b = (upload([item[0][i] for item in items], 2).astype(plan.dtype, copy=False) for i in (0, 1))
+    a = a.swapaxes(-1, -2) if params.get("transpose_a", False) else a
+    b = b.swapaxes(-1, -2) if params.get("transpose_b", False) else b
+    if plan.order == "F":
+        product = multiplied(b.swapaxes(-1, -2), a.swapaxes(-1, -2)).swapaxes(-1, -2)
+    else:
+        product = multiplied(a, b)
+    n_each = len(product) // len(items)
+
+    def finish(found: Array, place: Place) -> Outcome:
+        target = place("c", plan.shape, plan.reply, plan.order)
+        download(found, target)
+        return Outcome({"c": target}, dict(plan.info))
+
+    def land() -> List[Any]:
+        return [
+            attempt(partial(finish, product[i * n_each : (i + 1) * n_each], place))
+            for i, (_, _, place) in enumerate(items)
+        ]
+
+    return land
+
+
+# ---- solutions
+
+
+def solve(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
+    """As `linear.solve`."""
+    return only(solve_batch([(arrays, params, place)]))
+
+
+def solve_batch(items: Sequence[Item]) -> List[Any]:
+    """`solve` of each; an `Outcome` or an `AccelError` for each."""
+    return through_streams(items, _launch_solutions)
+
+
+class _SolutionBatch(NamedTuple):
+    """A group of requests of one shape whose computation is under way; ``x`` ``(b, n_right, n)``."""
+
+    items: List[Item]
+    is_stack: bool
+    x: Array
+    unsound: Array
+    has_good_pivots: List[bool]
+
+    def land(self) -> List[Any]:
+        """See `Land`."""
+        n_each = len(self.x) // len(self.items)
+        unsound = self.unsound.get().reshape(len(self.items), n_each).any(axis=1)
+        sound = ~unsound & self.has_good_pivots
+        return [
+            attempt(
+                partial(_solution_outcome, self, item, self.x[i * n_each : (i + 1) * n_each], bool(sound[i]))
+            )
+            for i, item in enumerate(self.items)
+        ]
+
+
+def _launch_solutions(items: List[Item]) -> Land:
+    cupy = cupy_module()
+    arrays, params, _ = items[0]
+    names = solve_inputs(params)
+    dtype = compute_dtype(spec_of(arrays[-1]), params)
+    is_packed_triangle = names[0] == "l" and factor_form("cholesky", params) == "packed"
+    is_stack = arrays[0].ndim == (2 if is_packed_triangle else 3)
+    n_axes = arrays[-1].ndim - int(is_stack)
+    b = upload([item[0][-1] for item in items], n_axes).astype(dtype, copy=False)
+    b = cupy.ascontiguousarray(b[:, None] if n_axes == 1 else b.transpose(0, 2, 1))
+    factors: Dict[str, Array] = {}
+    has_good_pivots = [True] * len(items)
+    for i, name in enumerate(names[:-1]):
+        hosts = [item[0][i] for item in items]
+        if name == "piv":
+            orders, has_good_pivots = _orders(hosts, b.shape[-1])
+            factors[name] = cupy.asarray(orders)
+        else:
+            is_matrix = name != "tau" and not is_packed_triangle
+            factors[name] = upload(hosts, 1 + int(is_matrix)).astype(dtype, copy=False)
+    if is_packed_triangle:
+        factors["l"] = unpacked(factors["l"])
+    x = _solved(factors, b)
+    unsound = cupy.zeros(len(x), dtype=np.int32)
+    mark_unsound(cupy.ascontiguousarray(x), unsound)
+    return _SolutionBatch(items, is_stack, x, unsound, has_good_pivots).land
+
+
+def _solution_outcome(flight: _SolutionBatch, item: Item, x: Array, is_sound: bool) -> Outcome:
+    arrays, params, place = item
+    if not is_sound:
+        return linear.solve(arrays, params, place)
+    b = arrays[-1]
+    first = int(flight.is_stack)
+    n = x.shape[-1]
+    shape = (*b.shape[:first], n, *b.shape[first + 1 :])
+    target = place("x", shape, reply_dtype(spec_of(b), params), "C" if flight.is_stack else "F")
+    download(x.transpose(0, 2, 1), target)
+    return Outcome({"x": target}, linear.sizes_info(n, b.shape[first], x.shape[1]))
+
+
+def _orders(pivots: List[Array], n_rows: int) -> Tuple[Array, List[bool]]:
+    """For each item the order of rows that its swaps lead to, and for each request whether it has one."""
+    orders: List[Array] = []
+    is_good: List[bool] = []
+    for one in pivots:
+        # A copy: what is checked must be what is used, and the sender may still write to the input's memory.
+        swaps = np.array(one, dtype=np.int64).reshape(-1, one.shape[-1])
+        try:
+            orders += [row_order(each, n_rows) for each in swaps]
+            is_good.append(True)
+        except RejectedError:
+            orders += [np.arange(n_rows)] * len(swaps)
+            is_good.append(False)
+    return np.stack(orders), is_good
+
+
+def _solved(factors: Dict[str, Array], b: Array) -> Array:
+    """x ``(b, n_right, n)``; b may be overwritten."""
+    cupy = cupy_module()
+    if "piv" in factors:
+        b = cupy.ascontiguousarray(cupy.take_along_axis(b, factors["piv"][:, None], axis=2))
+        _triangular(factors["l"] if "l" in factors else factors["lu"], b, is_lower=True, is_unit=True)
+        return _triangular(factors["u"] if "u" in factors else factors["lu"], b)
+    if "l" in factors:
+        _triangular(factors["l"], b, is_lower=True)
+        return _triangular(factors["l"], b, is_lower=True, is_transposed=True)
+    if "q" in factors:
+        return _triangular(factors["r"], multiplied(b, factors["q"].conj()))
+    _apply_reflectors(factors["qr"], factors["tau"], b)
+    return _triangular(factors["qr"], b)
+
+
+def _triangular(
+    factors: Array, b: Array, is_lower: bool = False, is_unit: bool = False, is_transposed: bool = False
+) -> Array:
+    """The first rows of b replaced by the solutions with the triangles in the first rows of ``factors``.
+
+    Rows or columns of ``factors`` lie together in memory, as `upload` has them. Transposed means conjugated
+    too where numbers are complex.
+    """
+    n = factors.shape[-1]
+    triangles = factors[:, :n]
+    if len(b) > 1 and n <= SMALL_ORDER:
+        _triangular_together(triangles, b, is_lower, is_unit, is_transposed)
+        return b[:, :, :n]
+    blas, handle, letter = library("cublas", b)
+    item_bytes = triangles.dtype.itemsize
+    if is_transposed and b.dtype.kind == "c":
+        # cuBLAS conjugates only what it transposes, so these have to be columns.
+        triangles = cupy_module().ascontiguousarray(triangles.transpose(0, 2, 1)).transpose(0, 2, 1)
+    is_columns = triangles.strides[-2] == item_bytes
+    step = max(n, triangles.strides[-1 if is_columns else -2] // item_bytes)
+    # Rows of a lower triangle are columns of an upper one.
+    lower, transposed = is_lower == is_columns, is_transposed == is_columns
+    flags = (
+        blas.CUBLAS_SIDE_LEFT,
+        blas.CUBLAS_FILL_MODE_LOWER if lower else blas.CUBLAS_FILL_MODE_UPPER,
+        _turn(blas, b, is_transposed) if transposed else blas.CUBLAS_OP_N,
+        blas.CUBLAS_DIAG_UNIT if is_unit else blas.CUBLAS_DIAG_NON_UNIT,
+    )
+    one = np.ones(1, dtype=b.dtype)
+    trsm = getattr(blas, letter + "trsm")
+    for i in range(len(b)):
+        places = triangles[i].data.ptr, step, b[i].data.ptr, b.shape[-1]
+        trsm(handle, *flags, n, b.shape[1], one.ctypes.data, *places)
+    return b[:, :, :n]
+
+
+def _triangular_together(
+    triangles: Array, b: Array, is_lower: bool, is_unit: bool, is_transposed: bool
+) -> None:
+    """All items by one call: getrsBatched with the other of the two factors of LU the identity.
+
+    CuPy has no binding of trsmBatched.
+    """
+    cupy = cupy_module()
+    n = triangles.shape[-1]
+    if is_unit:
+        packed = cupy.tril(triangles, -1) + cupy.eye(n, dtype=b.dtype)
+    else:
+        packed = cupy.triu(triangles.transpose(0, 2, 1).conj() if is_lower else triangles)
+        is_transposed ^= is_lower
+    columns = cupy.ascontiguousarray(packed.transpose(0, 2, 1))
+    blas, handle, letter = library("cublas", b)
+    operation = _turn(blas, b, True) if is_transposed else blas.CUBLAS_OP_N
+    status = np.zeros(1, dtype=np.int32)
+    no_pivots = 0
+    factors, right = addresses(columns), addresses(b)
+    getattr(blas, letter + "getrsBatched")(
+        handle,
+        operation,
+        n,
+        b.shape[1],
+        factors.data.ptr,
+        n,
+        no_pivots,
+        right.data.ptr,
+        b.shape[-1],
+        status.ctypes.data,
+        len(b),
+    )
+
+
+def _turn(blas: Any, b: Array, is_conjugated: bool) -> Any:
+    """Transposed; conjugated too if it must be, and if that makes a difference."""
+    return blas.CUBLAS_OP_C if is_conjugated and b.dtype.kind == "c" else blas.CUBLAS_OP_T
+
+
+def _apply_reflectors(packed: Array, scalars: Array, b: Array) -> None:
+    """Q'b in place of b, one item after the other."""
+    cupy = cupy_module()
+    solver, handle, letter = library("cusolver", b)
+    blas, _, _ = library("cublas", b)
+    columns = cupy.ascontiguousarray(packed.transpose(0, 2, 1))
+    scalars = cupy.ascontiguousarray(scalars)
+    _, n, m = columns.shape
+    numbers = blas.CUBLAS_SIDE_LEFT, _turn(blas, b, True), m, b.shape[1], n
+    status = cupy.empty(1, dtype=np.int32)
+    routine = letter + (UNITARY["ormqr"] if letter in "cz" else "ormqr")
+    n_work = getattr(solver, routine + "_bufferSize")(
+        handle, *numbers, columns.data.ptr, m, scalars.data.ptr, b.data.ptr, m
+    )
+    work = cupy.empty(n_work, dtype=b.dtype)
+    for i in range(len(b)):
+        places = columns[i].data.ptr, m, scalars[i].data.ptr, b[i].data.ptr, m
+        getattr(solver, routine)(handle, *numbers, *places, work.data.ptr, n_work, status.data.ptr)

@@ -2,7 +2,7 @@
 
 The texts are plain C besides the words ``__global__``, ``__shared__`` and ``__syncthreads``, so that a test
 without a GPU compiles the very same text with a C++ compiler and compares. Image kernels are compiled without
-fused multiply-add: texture decides ties by rounding (see `lbp`).
+fused multiply-add: texture decides ties by rounding (see `features`).
 """
 
 IMAGE_OPTIONS = ("--fmad=false",)

@@ -20,7 +20,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import numpy as np
 
 from yarn_accel.errors import AccelError, RejectedError, StartupError, UnavailableError
-from yarn_accel.operations.factorization import LETTERS
+from yarn_accel.operations.dense import LETTERS
 from yarn_accel.operations.gpu_errors import MemoryShortage, MemoryWait, asked_bytes, is_out_of_memory
 from yarn_accel.operations.operation import Outcome, Params, Place
 
@@ -33,7 +33,7 @@ _N_STREAMS = 3
 _MAX_CALLERS = 64
 _MEMORY_POLL_S = 0.05
 _STAGED_BYTES = 1 << 16
-"""What is smaller is gathered in pinned memory and copied at once: to launch a copy takes as long as this."""
+"""Smaller arrays are gathered in pinned memory and copied at once: to launch a copy takes as long as this."""
 _T = TypeVar("_T")
 _held: Dict[int, List[Tuple[Any, Array]]] = {}
 """By stream: an event behind a copy, and the host memory that is copied from until then."""
@@ -112,7 +112,7 @@ def set_memory_wait(seconds: float, clock: Callable[[], float], sleep: Callable[
 
 
 def with_memory(work: Callable[[], _T], held_bytes: int = 0) -> _T:
-    """What ``work`` returns; where memory was short, after free blocks are given back and on another try.
+    """The result of ``work``; where memory was short, after free blocks are given back and on another try.
 
     What is held up by others is waited for, with nothing held meanwhile: see `set_memory_wait`.
 

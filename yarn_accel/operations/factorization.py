@@ -1,12 +1,13 @@
-"""LU, QR and Cholesky through LAPACK, in place.
+"""Factorizations through LAPACK: LU, QR and Cholesky in place; singular values and eigenvalues.
 
 LAPACK stores columns, so a Fortran-ordered matrix is factored where it lies and its factor is sent from
 there; any other is copied into that order once (a symmetric one need not be: its rows are its columns). Of
-two separate factors one keeps the matrix's memory, and the other, which is square, is placed. Inputs are
-looked at first: see `soundness`.
+two separate factors one keeps the matrix's memory, and the other, which is square, is placed. For singular
+values and eigenvalues each matrix is copied into Fortran order and destroyed there.
 
-Every function takes one matrix or a stack ``(b, m, n)``; for a stack, ``info`` has a list where values differ
-from item to item, and the first bad item rejects the request and is named.
+Inputs are checked first: see `dense.reject_not_finite`. Every function takes one matrix or a stack
+``(b, m, n)``; for a stack, ``info`` has a list where values differ from item to item, and the first bad item
+rejects the request and is named.
 """
 
 from __future__ import annotations
@@ -16,27 +17,23 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from yarn_accel.errors import RejectedError
-from yarn_accel.operations import layout
-from yarn_accel.operations.library import lapack
-from yarn_accel.operations.matrices import Sizes, compute_dtype, factor_form, reply_dtype, sizes
+from yarn_accel.operations import dense
+from yarn_accel.operations.dense import AtItem, lapack_routine, reject_asymmetric, reject_not_finite, spec_of
+from yarn_accel.operations.matrices import Sizes, compute_dtype, factor_form, real_dtype, reply_dtype, sizes
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
-from yarn_accel.operations.soundness import AtItem, reject_asymmetric, reject_not_finite
-from yarn_accel.wire.tensors import TensorSpec
 
 Array = Any
-LETTERS = {"<f4": "s", "<f8": "d", "<c8": "c", "<c16": "z"}
-"""What the names of routines begin with, by element type."""
-UNITARY = {"orgqr": "ungqr", "ormqr": "unmqr", "syevd": "heevd"}
-"""Routines that are called otherwise for complex numbers."""
 _SMALL_ORDER = 512
 _ALIAS_BYTES = 1024
 Factor = Callable[[Array, Optional[Array], Array], int]
 """``factor(work, square, vector)`` leaves in ``work`` the factor that has its shape, in ``square`` (if there
 is one) the other, in ``vector`` pivots or scalars; it returns LAPACK's status when that is positive."""
+Solve = Callable[[Array, bool], Tuple[Array, ...]]
+"""``solve(work, with_vectors)`` destroys ``work`` and gives the results in their order."""
 
 
 class FactorizationPlan(NamedTuple):
-    """One request: what is computed, under which names, in which element type, and sent in which."""
+    """One request: the routine, the names of its results, the element types of computation and reply."""
 
     factor: Factor
     names: Tuple[str, ...]
@@ -54,7 +51,7 @@ class FactorizationPlan(NamedTuple):
         """Memory for the results by name, in the order in which they are sent: the matrix's own for one."""
         least, order = self.size.n_least, "C" if self.size.is_stack else "F"
         stack = (self.size.n_items,) if self.size.is_stack else ()
-        is_kept = self.dtype == self.reply and layout.is_ours(matrix, self.reply, order)
+        is_kept = self.dtype == self.reply and dense.is_ours(matrix, self.reply, order)
         found = {}
         for name in self.names:
             if name != self.home:
@@ -146,17 +143,6 @@ def sizes_info(matrix: Array) -> Dict[str, Any]:
     return {"n": int(matrix.shape[-1]), "m": int(matrix.shape[-2])}
 
 
-def lapack_routine(name: str, dtype: Any) -> Any:
-    """LAPACK's routine of that name, as it is called for real numbers, for that element type."""
-    letter = LETTERS[np.dtype(dtype).str]
-    return getattr(lapack, letter + (UNITARY.get(name, name) if letter in "cz" else name))
-
-
-def spec_of(array: Array) -> TensorSpec:
-    """The description of an array, as the checks and counts take it."""
-    return TensorSpec(array.dtype.str, array.shape)
-
-
 def _plan(
     factor: Factor, names: Tuple[str, ...], vector: Tuple[str, str], matrix: Array, params: Params
 ) -> FactorizationPlan:
@@ -183,12 +169,12 @@ def _factor_matrix(
     """In the memory of the result; if that has another element type, in the matrix's own or in scratch."""
     work, work_square = home, square
     if plan.dtype != plan.reply:
-        is_ours = layout.is_ours(matrix, plan.dtype, "F")
+        is_ours = dense.is_ours(matrix, plan.dtype, "F")
         work = matrix if is_ours else np.empty(matrix.shape, dtype=plan.dtype, order="F")
         if square is not None:
             work_square = np.empty(square.shape, dtype=plan.dtype, order="F")
     if work is not matrix:
-        layout.copy_across(work, matrix)
+        dense.copy_across(work, matrix)
     status = plan.factor(work, work_square, vector)
     if work is not home:
         np.copyto(home, work, casting="same_kind")
@@ -207,11 +193,11 @@ def _factor_stack(
     square = None if squares is None else np.empty((least, least), dtype=plan.dtype, order="F")
     status = []
     for i in range(plan.size.n_items):
-        layout.copy_across(work, stack[i])
+        dense.copy_across(work, stack[i])
         status.append(plan.factor(work, square, vectors[i]))
-        layout.copy_across(home[i], work)
+        dense.copy_across(home[i], work)
         if squares is not None:
-            layout.copy_across(squares[i], square)
+            dense.copy_across(squares[i], square)
     return status
 
 
@@ -222,13 +208,13 @@ def _lu_one(work: Array, square: Optional[Array], vector: Array) -> int:
     if square is not None:
         least = square.shape[0]
         if work.shape[0] >= work.shape[1]:
-            layout.copy_upper(square, work[:least])
-            layout.blank_upper(work)
+            dense.copy_upper(square, work[:least])
+            dense.blank_upper(work)
             np.fill_diagonal(work, 1.0)
         else:
-            layout.copy_lower(square, work[:, :least])
+            dense.copy_lower(square, work[:, :least])
             np.fill_diagonal(square, 1.0)
-            layout.blank_lower(work)
+            dense.blank_lower(work)
     return int(status)
 
 
@@ -241,11 +227,11 @@ def _qr_one(work: Array, square: Optional[Array], vector: Array) -> int:
     if square is not None:
         least = square.shape[0]
         if work.shape[0] >= work.shape[1]:
-            layout.copy_upper(square, work[:least])
+            dense.copy_upper(square, work[:least])
             _write_out(work, tau)
         else:
-            layout.copy_lower(square, work[:, :least])
-            layout.blank_lower(work)
+            dense.copy_lower(square, work[:, :least])
+            dense.blank_lower(work)
             _write_out(square, tau)
     return 0
 
@@ -264,8 +250,8 @@ def cholesky_targets(items: Array, size: Sizes, params: Params, place: Place) ->
     form = factor_form("cholesky", params)
     form_in = "packed" if params.get("triangle") == "lower" else "separate"
     if form == form_in and compute_dtype(spec, params) == reply and items.dtype == np.dtype(reply):
-        is_columns = not size.is_stack and form == "separate" and layout.is_ours(items[0], reply, "F")
-        if is_columns or layout.is_ours(items, reply, "C"):
+        is_columns = not size.is_stack and form == "separate" and dense.is_ours(items[0], reply, "F")
+        if is_columns or dense.is_ours(items, reply, "C"):
             return items
     n = size.n_rows
     shape: Tuple[int, ...] = (n * (n + 1) // 2,) if form == "packed" else (n, n)
@@ -278,7 +264,7 @@ def _cholesky_one(item: Array, target: Array, dtype: str, n: int) -> None:
     """The factor of one item, left in ``target``, which may be the item itself."""
     if target.ndim == 2 and target.dtype == np.dtype(dtype):
         work = target
-    elif item.ndim == 2 and (layout.is_ours(item, dtype, "F") or layout.is_ours(item, dtype, "C")):
+    elif item.ndim == 2 and (dense.is_ours(item, dtype, "F") or dense.is_ours(item, dtype, "C")):
         work = item
     else:
         work = np.empty((n, n), dtype=dtype, order="F")
@@ -306,7 +292,7 @@ def _potrf(work: Array) -> None:
     # triangle, so it is blanked before, while the cache still has it from the look at the input.
     is_blanked = work.shape[0] <= _SMALL_ORDER and max(work.strides) % _ALIAS_BYTES != 0
     if not is_blanked:
-        (layout.blank_upper if is_columns else layout.blank_lower)(columns)
+        (dense.blank_upper if is_columns else dense.blank_lower)(columns)
     _, status = potrf(columns, lower=int(is_columns), clean=int(is_blanked), overwrite_a=1)
     _check_arguments("potrf", status)
     if status > 0:
@@ -326,3 +312,86 @@ def _packed(columns: Array, side: str) -> Array:
 def _check_arguments(routine: str, status: int) -> None:
     if status < 0:
         raise RejectedError("wrong-shape", "{}: argument {} is not acceptable".format(routine, -status))
+
+
+def svd(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
+    """A = U S V' of ``(m, n)`` in the economic form; k = min(m, n).
+
+    Returns:
+        ``u`` (m, k) and ``vh`` (k, n) with orthonormal columns and rows, ``s`` (k,): the singular values, the
+        largest first, real and not negative. With ``vectors`` false ``s`` alone.
+
+    Raises:
+        RejectedError: ``not-finite`` with the index, or ``no-convergence``.
+    """
+    matrix = arrays[0]
+    reject_not_finite(matrix, "input 0")
+    rows, columns = matrix.shape[-2:]
+    least = min(rows, columns)
+    shapes = {"u": (rows, least), "s": (least,), "vh": (least, columns)}
+    return _decomposed(
+        matrix, params, place, _gesdd, shapes if params.get("vectors", True) else {"s": (least,)}
+    )
+
+
+def eigh(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
+    """A = V W V' of a symmetric (Hermitian) matrix ``(n, n)``.
+
+    Returns:
+        ``w`` (n,): the eigenvalues, the smallest first, real; ``v`` (n, n): their orthonormal vectors, one in
+        each column. With ``vectors`` false ``w`` alone.
+
+    Raises:
+        RejectedError: ``not-finite`` or ``not-symmetric`` with the index, or ``no-convergence``.
+    """
+    matrix = arrays[0]
+    reject_asymmetric(matrix, "input 0")
+    n = matrix.shape[-1]
+    shapes = {"w": (n,), "v": (n, n)}
+    return _decomposed(matrix, params, place, _evd, shapes if params.get("vectors", True) else {"w": (n,)})
+
+
+def _decomposed(
+    matrix: Array, params: Params, place: Place, solve: Solve, shapes: Dict[str, Tuple[int, ...]]
+) -> Outcome:
+    """The results of every item in placed memory; an item comes and goes through one scratch matrix."""
+    spec = spec_of(matrix)
+    dtype, reply = compute_dtype(spec, params), reply_dtype(spec, params)
+    is_stack = matrix.ndim == 3
+    stack, order = ((len(matrix),), "C") if is_stack else ((), "F")
+    targets = {
+        name: place(name, (*stack, *shape), real_dtype(reply) if len(shape) == 1 else reply, order)
+        for name, shape in shapes.items()
+    }
+    work = np.empty(matrix.shape[-2:], dtype=dtype, order="F")
+    for i, item in enumerate(matrix if is_stack else matrix[None]):
+        np.copyto(work, item)
+        if is_stack:
+            with AtItem(i):
+                found = solve(work, len(shapes) > 1)
+        else:
+            found = solve(work, len(shapes) > 1)
+        for target, array in zip(targets.values(), found):  # noqa: B905 -- Python 3.8
+            np.copyto(target[i] if is_stack else target, array, casting="same_kind")
+    return Outcome(targets, sizes_info(matrix))
+
+
+def _gesdd(work: Array, with_vectors: bool) -> Tuple[Array, ...]:
+    options = {"compute_uv": int(with_vectors), "full_matrices": 0}
+    n_work, _ = lapack_routine("gesdd_lwork", work.dtype)(*work.shape, **options)
+    gesdd = lapack_routine("gesdd", work.dtype)
+    u, values, vh, status = gesdd(work, lwork=int(n_work.real), overwrite_a=1, **options)
+    _check_convergence("gesdd", status)
+    return (u, values, vh) if with_vectors else (values,)
+
+
+def _evd(work: Array, with_vectors: bool) -> Tuple[Array, ...]:
+    evd = lapack_routine("syevd", work.dtype)
+    values, vectors, status = evd(work, compute_v=int(with_vectors), lower=1, overwrite_a=1)
+    _check_convergence("evd", status)
+    return (values, vectors) if with_vectors else (values,)
+
+
+def _check_convergence(routine: str, status: int) -> None:
+    if status:
+        raise RejectedError("no-convergence", "{} did not converge (status {})".format(routine, status))

@@ -1,4 +1,17 @@
-"""From a batch of encoded images to one row of features for each.
+"""Features of encoded images: histograms of texture (local binary patterns) and colour, a row for each.
+
+**Texture** compares each pixel with eight points on the circle around it at radius 1; bit p is set where
+point p is not darker. Points 0, 2, 4, 6 are the pixels right, above, left and below; the four others lie
+between pixels and are interpolated. Outside the image everything is 0. The result equals scikit-image's
+``local_binary_pattern`` bit for bit, ties included. Where an interpolated value equals the centre, rounding
+decides, and it depends on the position in the image, since fractions are computed from absolute coordinates.
+Hence the same floating-point operations in the same order here; strips know their first row.
+
+**Colour** counts hue, saturation and value, in whole numbers only. The bin of a pixel is what
+``floor(h * n_h), floor(s * n_s), floor(v * n_v)`` gives in exact arithmetic (with h and s as in Python's
+`colorsys`, v as level / 256), and a saturation of exactly 1 falls into the last bin. Floating-point
+conversions differ in the last bit from library to library, and at the edge of a bin that moves a pixel; whole
+numbers do not, so every machine and device gives the same histogram.
 
 Every histogram is divided by its image's number of pixels, so its values add up to 1 and images of different
 sizes compare. With the parameter ``root`` every value is replaced by its square root: the Euclidean distance
@@ -17,8 +30,6 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 
 from yarn_accel.errors import RejectedError
-from yarn_accel.operations import colour as colours
-from yarn_accel.operations import lbp as textures
 from yarn_accel.operations import pixels as decoding
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
@@ -29,6 +40,16 @@ _CHUNK_PIXELS = 1 << 16
 """Images of one size are computed together up to this many pixels, so that temporaries stay in the cache."""
 _WAITING_PIXELS = 1 << 22
 """Images of many sizes that wait for others of theirs are held up to this many pixels."""
+DEFAULT_BINS = (16, 4, 4)
+"""Of hue, saturation and value."""
+N_POINTS = 8
+N_UNIFORM = 59
+DIAGONAL = 0.70711
+"""Coordinates of the diagonal points; scikit-image rounds them to five digits."""
+
+_STRIP_PIXELS = 1 << 18
+_ROWS = (0.0, -DIAGONAL, -1.0, -DIAGONAL, 0.0, DIAGONAL, 1.0, DIAGONAL)
+_COLUMNS = (1.0, DIAGONAL, 0.0, -DIAGONAL, -1.0, -DIAGONAL, 0.0, DIAGONAL)
 
 
 class FeatureKernels(NamedTuple):
@@ -104,10 +125,10 @@ def numpy_forms() -> FeatureKernels:
     """The definition."""
 
     def patterns(images: Sequence[Array]) -> Array:
-        return textures.histogram_256(decoding.grey(np.stack(images)))
+        return histogram_256(decoding.grey(np.stack(images)))
 
     def colour_bins(images: Sequence[Array], bins: Tuple[int, ...]) -> Array:
-        return colours.histogram_hsv(np.stack(images), bins)
+        return histogram_hsv(np.stack(images), bins)
 
     return FeatureKernels("numpy", patterns, colour_bins, _CHUNK_PIXELS)
 
@@ -138,13 +159,13 @@ def _texture(params: Params, ways: FeatureKernels) -> Part:
 
     def part(images: Sequence[Array]) -> Array:
         histogram = ways.patterns(images)
-        return textures.uniform_histogram(histogram) if is_uniform else histogram
+        return uniform_histogram(histogram) if is_uniform else histogram
 
     return part
 
 
 def _colour(params: Params, ways: FeatureKernels) -> Part:
-    bins = tuple(params.get("hsv_bins", colours.DEFAULT_BINS))
+    bins = tuple(params.get("hsv_bins", DEFAULT_BINS))
     return lambda images: ways.colours(images, bins)
 
 
@@ -186,3 +207,133 @@ def _fill(rows: Array, group: List[Tuple[int, Array]], parts: List[Part]) -> Non
     images = [image for _, image in group]
     n_pixels = images[0].shape[0] * images[0].shape[1]
     rows[indices] = np.concatenate([part(images) / n_pixels for part in parts], axis=1)
+
+
+# ---- texture, defined by numpy
+
+
+def patterns(images: Array) -> Array:
+    """The pattern of every pixel, ``uint8`` of the same shape, bit p for point p.
+
+    Args:
+        images: grey images of one size, ``uint8`` of shape ``(n, height, width)``.
+    """
+    padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
+    return np.concatenate([_strip(padded, *rows) for rows in _strips(images.shape)], axis=1)
+
+
+def histogram_256(images: Array) -> Array:
+    """How often each of the 256 patterns occurs in each image, ``int64`` of shape ``(n, 256)``."""
+    n_images = images.shape[0]
+    padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
+    histogram = np.zeros(n_images * 256, dtype=np.int64)
+    first_bins = (np.arange(n_images) * 256)[:, None]
+    for first, last in _strips(images.shape):
+        codes = _strip(padded, first, last).reshape(n_images, -1) + first_bins
+        histogram += np.bincount(codes.ravel(), minlength=histogram.size)
+    return histogram.reshape(n_images, 256)
+
+
+def uniform_histogram(histogram: Array) -> Array:
+    """From 256 patterns to 59: each of the 58 uniform ones, and one bin for all others, shape ``(n, 59)``."""
+    membership = np.equal.outer(UNIFORM, np.arange(N_UNIFORM)).astype(histogram.dtype)
+    return histogram @ membership
+
+
+def _strips(shape: Tuple[int, ...]) -> Iterator[Tuple[int, int]]:
+    """Ranges of rows that bound the memory of the temporaries."""
+    n_images, height, width = shape
+    step = max(1, _STRIP_PIXELS // (n_images * width))
+    for first in range(0, height, step):
+        yield first, min(height, first + step)
+
+
+def _strip(padded: Array, first: int, last: int) -> Array:
+    """The patterns of rows first..last - 1 of images that have one row and column of zeros around them."""
+    rows = padded[:, first : last + 2].astype(np.float64)
+    centre = rows[:, 1:-1, 1:-1]
+    codes = np.zeros(centre.shape, dtype=np.uint8)
+    for point in range(N_POINTS):
+        sample = _sample(rows, first, _ROWS[point], _COLUMNS[point])
+        codes |= (sample >= centre).astype(np.uint8) << np.uint8(point)
+    return codes
+
+
+def _sample(rows: Array, first: int, row: float, column: float) -> Array:
+    """The value at an offset from every pixel, interpolated between the four pixels around it."""
+    above, below, fraction_y = _between(first, rows.shape[1] - 2, row)
+    left, right, fraction_x = _between(0, rows.shape[2] - 2, column)
+    if row == int(row) and column == int(column):
+        return rows[:, above, left]
+    y, x = fraction_y[None, :, None], fraction_x[None, None, :]
+    top = (1 - x) * rows[:, above, left] + x * rows[:, above, right]
+    bottom = (1 - x) * rows[:, below, left] + x * rows[:, below, right]
+    return (1 - y) * top + y * bottom
+
+
+def _between(first: int, n: int, offset: float) -> Tuple[slice, slice, Array]:
+    """For n positions from ``first`` plus an offset: slices of the pixels before and after, the fraction."""
+    low, high = int(np.floor(offset)), int(np.ceil(offset))
+    position = np.arange(first, first + n, dtype=np.float64) + offset
+    return slice(low + 1, low + 1 + n), slice(high + 1, high + 1 + n), position - np.floor(position)
+
+
+def _uniform_table() -> Array:
+    """Number of the bin of each pattern in scikit-image's ``nri_uniform``.
+
+    A pattern is uniform when, read around the circle, it has at most one run of ones. Bin 0 has no one, bins
+    1 + 8 (n - 1) + turn have a run of n ones, bin 57 has ones only, bin 58 takes the rest.
+    """
+    table = np.full(256, N_UNIFORM - 1, dtype=np.int64)
+    table[0], table[255] = 0, N_UNIFORM - 2
+    for n_ones in range(1, N_POINTS):
+        for first in range(N_POINTS):
+            code = sum(1 << ((first + i) % N_POINTS) for i in range(n_ones))
+            table[code] = 1 + (n_ones - 1) * N_POINTS + (N_POINTS - first) % N_POINTS
+    return table
+
+
+UNIFORM = _uniform_table()
+
+
+# ---- colour, defined by numpy
+
+
+def hsv_bins(pixels: Array, bins: Sequence[int] = DEFAULT_BINS) -> Array:
+    """The bin of every pixel, from 0 to the product of ``bins`` - 1; value varies fastest, hue slowest.
+
+    Args:
+        pixels: ``uint8`` of shape ``(..., 3)``, red, green, blue.
+        bins: numbers of bins for hue, saturation and value.
+    """
+    n_hue, n_saturation, n_value = bins
+    red, green, blue = np.moveaxis(pixels.astype(np.int32), -1, 0)
+    value = np.maximum(np.maximum(red, green), blue)
+    spread = value - np.minimum(np.minimum(red, green), blue)
+    hue = np.where(
+        value == red,
+        green - blue,
+        np.where(value == green, blue - red + 2 * spread, red - green + 4 * spread),
+    )
+    circle = 6 * np.maximum(spread, 1)
+    hue_bin = np.where(hue < 0, hue + circle, hue) * n_hue // circle
+    saturation_bin = np.minimum(spread * n_saturation // np.maximum(value, 1), n_saturation - 1)
+    return (hue_bin * n_saturation + saturation_bin) * n_value + value * n_value // 256
+
+
+def histogram_hsv(images: Array, bins: Sequence[int] = DEFAULT_BINS) -> Array:
+    """How many pixels of each image fall into each bin, ``int64`` of shape ``(n, product of bins)``.
+
+    Args:
+        images: images of one size, ``uint8`` of shape ``(n, height, width, 3)``.
+        bins: numbers of bins for hue, saturation and value.
+    """
+    n_images, height, width, _ = images.shape
+    n_bins = int(np.prod(bins))
+    histogram = np.zeros(n_images * n_bins, dtype=np.int64)
+    first_bins = (np.arange(n_images) * n_bins)[:, None]
+    step = max(1, _STRIP_PIXELS // (n_images * width))
+    for first in range(0, height, step):
+        codes = hsv_bins(images[:, first : first + step], bins).reshape(n_images, -1) + first_bins
+        histogram += np.bincount(codes.ravel(), minlength=histogram.size)
+    return histogram.reshape(n_images, n_bins)

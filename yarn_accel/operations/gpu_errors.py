@@ -1,4 +1,4 @@
-"""What an error of CUDA, its libraries or the driver means, and who is to bear it: tables, no I/O.
+"""The meaning of errors of CUDA, its libraries and the driver, and who is to bear them: tables, no I/O.
 
 The numbers are those of NVIDIA's headers (driver_types.h, cublas_api.h, cusolver_common.h) and its table of
 Xids. CUDA's runtime and driver use the same numbers for what both of them have.
@@ -15,7 +15,7 @@ class Blame(Enum):
     """Who bears an error of a GPU."""
 
     REQUEST = "request"
-    """What was asked for cannot be computed this way: it is answered ``rejected`` and costs nobody else."""
+    """The request cannot be computed this way: it is answered ``rejected`` and costs nobody else."""
     MEMORY = "memory"
     """Memory is short; the device and the process are well."""
     SETUP = "setup"

@@ -1,4 +1,4 @@
-"""What may be asked of the operations of linear algebra, and how large their answers are.
+"""Parameters of the operations of linear algebra, their checks, and how large their answers are.
 
 Standard library only. Every input may be one matrix ``(m, n)`` or a stack ``(b, m, n)`` of independent
 problems. The parameters, all optional:
@@ -223,7 +223,7 @@ def triangle_order(n_elements: int, place: str) -> int:
 
 
 def array_bytes(shape: Tuple[int, ...], dtype: str) -> int:
-    """What an array of that shape takes in the output area."""
+    """The bytes that an array of that shape takes in the output area."""
     n_bytes = ITEM_BYTES[dtype]
     for n in shape:
         n_bytes *= n

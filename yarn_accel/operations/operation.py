@@ -26,7 +26,7 @@ Place = Callable[[str, Tuple[int, ...], str, str], Array]
 
 @dataclass
 class Outcome:
-    """What an operation computed.
+    """The results of one request.
 
     Attributes:
         arrays: the results by name; the order is the order on the wire and in a written file. Each is memory
@@ -190,3 +190,11 @@ def late(place: str) -> RunFunction:
         return outcome
 
     return run
+
+
+def echo(arrays: List[np.ndarray[Any, Any]], params: Params, place: Place = allocate) -> Outcome:
+    """The operation that computes nothing, for probes and measurements.
+
+    It returns the inputs as ``input_0``, ``input_1`` and so on, and the parameters in ``info["params"]``.
+    """
+    return Outcome({"input_{}".format(i): array for i, array in enumerate(arrays)}, {"params": dict(params)})

@@ -72,7 +72,7 @@ _DECODER_ERRORS = (
     struct.error,
     zlib.error,
 )
-"""What Pillow's decoders raise for damaged images, by reading them and by trying."""
+"""Errors that Pillow's decoders raise for damaged images, found by reading them and by trying."""
 
 
 def decode(encoded: bytes, max_pixels: int = MAX_PIXELS) -> Array:

@@ -28,188 +28,122 @@ def _anything(specs: Specs, params: Params) -> None:
     """Every input is fine."""
 
 
-def _linear(
-    name: str, summary: str, n_inputs: Optional[int], place: str, check: Any, flops: Any, output: Any
+def _built_in(
+    module: str,
+    name: str,
+    summary: str,
+    n_inputs: Optional[int],
+    check: Any,
+    flops: Any,
+    output: Any,
+    *,
+    on_gpu: str = "",
+    **more: Any,
 ) -> Operation:
-    """An operation of linear algebra: on the CPU through LAPACK, on a GPU by the function of its name."""
-    module = {"gemm": "cuda_products", "solve": "cuda_solution"}.get(name, "cuda_linalg")
-    on_gpu = "{}.{}".format(module, name)
+    """An operation of this package.
+
+    Args:
+        module: has the function of that name for the CPU.
+        on_gpu: the module with the function of that name for GPUs; empty: there is none.
+        more: further attributes of `Operation`.
+    """
+    place = "{}.{}".format(module, name)
+    forms = {"cpu": place, "cuda": "{}.{}".format(on_gpu, name)} if on_gpu else {"cpu": place}
     return Operation(
-        name,
-        summary,
-        n_inputs,
-        check,
-        late(place),
-        flops,
-        counts.moved,
-        output,
-        overwrites=name != "gemm",
-        forms={"cpu": place, "cuda": on_gpu},
-        batch={"cuda": on_gpu + "_batch"},
-        takes_stacks=True,
-        computed=matrices.floating_solve if name == "solve" else checks.floating,
+        name, summary, n_inputs, check, late(place), flops, counts.moved, output, forms=forms, **more
     )
 
 
-def _spectral(name: str, summary: str, check: Any, flops: Any, output: Any) -> Operation:
-    """Values and vectors of a matrix, on the CPU only."""
-    place = "spectral." + name
-    return Operation(
-        name,
-        summary,
-        1,
-        check,
-        late(place),
-        flops,
-        counts.moved,
-        output,
-        forms={"cpu": place},
-        takes_stacks=True,
-        computed=checks.floating,
-    )
+def _linear(*fields: Any, on_gpu: str = "", computed: Any = checks.floating, **more: Any) -> Operation:
+    """An operation of linear algebra, which takes stacks, and on a GPU many requests at once."""
+    batch = {"cuda": "{}.{}_batch".format(on_gpu, fields[1])} if on_gpu else {}
+    return _built_in(*fields, on_gpu=on_gpu, batch=batch, computed=computed, takes_stacks=True, **more)
 
 
 def _images(name: str, summary: str, params: Tuple[str, ...]) -> Operation:
     """An operation on encoded images: a row of features for each."""
-    place = "features." + name
     is_texture, is_colour = "bins" in params, "hsv_bins" in params
-    return Operation(
-        name,
-        summary,
-        2,
-        checks.batch(*params),
-        late(place),
-        counts.none,
-        counts.moved,
-        lambda specs, params: counts.images_output(specs, params, is_texture, is_colour),
-        forms={"cpu": place, "cuda": "cuda_images." + name},
+
+    def output(specs: Specs, params: Params) -> int:
+        return counts.images_output(specs, params, is_texture, is_colour)
+
+    return _built_in(
+        "features", name, summary, 2, checks.batch(*params), counts.none, output, on_gpu="cuda_images"
     )
 
 
-def _clusters(
-    name: str, summary: str, n_inputs: int, check: Any, flops: Any, output: Any, on_gpu: str = ""
-) -> Operation:
-    """A part of K-means."""
-    place = "kmeans." + name
-    return Operation(
-        name,
-        summary,
-        n_inputs,
-        check,
-        late(place),
-        flops,
-        counts.moved,
-        output,
-        forms={"cpu": place, "cuda": on_gpu} if on_gpu else {"cpu": place},
-        computed=checks.floating,
-    )
-
-
-def _neighbours() -> Operation:
-    place = "neighbours.knn"
-    return Operation(
-        "knn",
-        _KNN,
-        None,
-        checks.neighbours,
-        late(place),
-        counts.knn_flops,
-        counts.moved,
-        counts.knn_output,
-        forms={"cpu": place, "cuda": "cuda_neighbours.knn"},
-        computed=checks.floating_points,
-    )
-
-
-def _plain(name: str, summary: str, check: Any, place: str, computed: Any = None) -> Operation:
-    """An operation without results of its own."""
-    return Operation(
-        name,
-        summary,
-        None,
-        check,
-        late(place),
-        counts.none,
-        counts.moved,
-        counts.none,
-        forms={"cpu": place},
-        computed=computed,
-    )
-
-
-_LU, _QR, _CHOLESKY = "factorization.lu", "factorization.qr", "factorization.cholesky"
-_KMEANS = "k clusters of points: k-means++ start, then Lloyd's iterations"
 _STEP = "one iteration of K-means: labels, and the sums, counts and inertia of each cluster"
 _KNN = "the nearest reference points of each point, and what most of them are"
-_BOTH = "texture and colour histograms, each image decoded once"
 
 _table: Dict[str, Operation] = {
     entry.name: entry
     for entry in (
-        _plain("echo", "the inputs unchanged", _anything, "echo.echo"),
-        _plain(
-            "residual",
-            "how exact factors are",
-            checks.factors,
-            "residual.residual",
-            checks.floating_factors,
+        _built_in("operation", "echo", "the inputs unchanged", None, _anything, counts.none, counts.none),
+        _built_in(
+            *("linear", "residual", "how exact factors are", None, checks.factors, counts.none, counts.none),
+            computed=checks.floating_factors,
         ),
         _linear(
-            "lu",
-            "PA = LU with partial pivoting",
-            1,
-            _LU,
-            matrices.check_lu,
-            counts.lu_flops,
-            counts.lu_output,
-        ),
-        _linear("qr", "A = QR", 1, _QR, matrices.check_qr, counts.qr_flops, counts.qr_output),
-        _linear(
-            "cholesky",
-            "A = LL'",
-            1,
-            _CHOLESKY,
-            matrices.check_cholesky,
-            counts.cholesky_flops,
-            counts.cholesky_output,
+            *("factorization", "lu", "PA = LU with partial pivoting", 1),
+            *(matrices.check_lu, counts.lu_flops, counts.lu_output),
+            on_gpu="cuda_linalg",
+            overwrites=True,
         ),
         _linear(
-            "gemm", "C = AB", 2, "products.gemm", matrices.check_gemm, counts.gemm_flops, counts.gemm_output
+            *("factorization", "qr", "A = QR", 1, matrices.check_qr, counts.qr_flops, counts.qr_output),
+            on_gpu="cuda_linalg",
+            overwrites=True,
         ),
         _linear(
-            "solve",
-            "x of Ax = b from the factors of A; the least-squares x for qr",
-            None,
-            "solution.solve",
-            matrices.check_solve,
-            counts.solve_flops,
-            counts.solve_output,
+            *("factorization", "cholesky", "A = LL'", 1),
+            *(matrices.check_cholesky, counts.cholesky_flops, counts.cholesky_output),
+            on_gpu="cuda_linalg",
+            overwrites=True,
         ),
-        _spectral("svd", "A = USV'", matrices.check_svd, counts.svd_flops, counts.svd_output),
-        _spectral(
-            "eigh",
-            "A = VWV' of a symmetric matrix",
-            matrices.check_eigh,
-            counts.eigh_flops,
-            counts.eigh_output,
+        _linear(
+            *("linear", "gemm", "C = AB", 2, matrices.check_gemm, counts.gemm_flops, counts.gemm_output),
+            on_gpu="cuda_linalg",
+        ),
+        _linear(
+            *("linear", "solve", "x of Ax = b from the factors of A; the least-squares x for qr", None),
+            *(matrices.check_solve, counts.solve_flops, counts.solve_output),
+            on_gpu="cuda_linalg",
+            overwrites=True,
+            computed=matrices.floating_solve,
+        ),
+        _linear(
+            *("factorization", "svd", "A = USV'", 1),
+            *(matrices.check_svd, counts.svd_flops, counts.svd_output),
+        ),
+        _linear(
+            *("factorization", "eigh", "A = VWV' of a symmetric matrix", 1),
+            *(matrices.check_eigh, counts.eigh_flops, counts.eigh_output),
         ),
         _images("lbp", "texture histograms", ("bins",)),
         _images("colour", "colour histograms", ("hsv_bins",)),
-        _images("features", _BOTH, ("bins", "hsv_bins")),
-        _clusters("kmeans", _KMEANS, 1, checks.points, counts.kmeans_flops, counts.kmeans_output),
-        _clusters(
-            "kmeans_seed", "k-means++ start only", 1, checks.points, counts.step_flops, counts.seed_output
+        _images("features", "texture and colour histograms, each image decoded once", ("bins", "hsv_bins")),
+        _built_in(
+            *("distances", "kmeans", "k clusters of points: k-means++ start, then Lloyd's iterations", 1),
+            *(checks.points, counts.kmeans_flops, counts.kmeans_output),
+            computed=checks.floating,
         ),
-        _clusters(
-            "kmeans_step",
-            _STEP,
-            2,
-            checks.centroids,
-            counts.step_flops,
-            counts.step_output,
-            "cuda_neighbours.kmeans_step",
+        _built_in(
+            *("distances", "kmeans_seed", "k-means++ start only", 1),
+            *(checks.points, counts.step_flops, counts.seed_output),
+            computed=checks.floating,
         ),
-        _neighbours(),
+        _built_in(
+            *("distances", "kmeans_step", _STEP, 2),
+            *(checks.centroids, counts.step_flops, counts.step_output),
+            on_gpu="cuda_distances",
+            computed=checks.floating,
+        ),
+        _built_in(
+            *("distances", "knn", _KNN, None),
+            *(checks.neighbours, counts.knn_flops, counts.knn_output),
+            on_gpu="cuda_distances",
+            computed=checks.floating_points,
+        ),
     )
 }
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from yarn_accel.errors import RejectedError
-from yarn_accel.formats import BytesInMemory, conversions, describe, load, npy_header
+from yarn_accel.formats import BytesInMemory, array_file, conversions, describe, load
 from yarn_accel.formats.npz_writer import npz_parts
 from yarn_accel.uris import split_member
 
@@ -286,7 +286,7 @@ def test_a_damaged_file_is_refused_or_read_but_never_crashes(data, writer):
 
 def test_a_header_is_parsed_again_where_pythons_parser_fails(monkeypatch):
     """Before Python 3.13 threads that parse at the same time may meet SystemError."""
-    parse, n_left = npy_header.ast.literal_eval, [2]
+    parse, n_left = array_file.ast.literal_eval, [2]
 
     def failing(text):
         if n_left[0]:
@@ -294,8 +294,8 @@ def test_a_header_is_parsed_again_where_pythons_parser_fails(monkeypatch):
             raise SystemError("AST constructor recursion depth mismatch")
         return parse(text)
 
-    monkeypatch.setattr(npy_header.ast, "literal_eval", failing)
-    assert npy_header.parse_header(saved(np.save, ARRAYS["q"])).spec.shape == (3, 4)
+    monkeypatch.setattr(array_file.ast, "literal_eval", failing)
+    assert array_file.parse_header(saved(np.save, ARRAYS["q"])).spec.shape == (3, 4)
     n_left[0] = 1000
-    with pytest.raises(npy_header.BadNpyError, match="not an"):
-        npy_header.parse_header(saved(np.save, ARRAYS["q"]))
+    with pytest.raises(array_file.BadNpyError, match="not an"):
+        array_file.parse_header(saved(np.save, ARRAYS["q"]))

@@ -31,7 +31,7 @@ BY_NAME = {
     **dict.fromkeys(("columns", "scalars", "triangles", "result", "contiguous"), ARRAY),
 }
 """What a parameter or a loop's variable of this name is in these modules, wherever nothing else is known."""
-DECODING = ("operations/cuda_decoding.py", "benchmarks/gpu/images.py")
+DECODING = ("operations/cuda_images.py", "benchmarks/gpu/images.py")
 DECODING_NAMES = {"codec": CODEC, "stream": f"{CODEC}.CodeStream"}
 DECODING_FIELDS = {"decode": f"{CODEC}.Decoder.decode", "stream_class": f"{CODEC}.CodeStream"}
 """What names and attributes of ``self`` are there."""
@@ -116,7 +116,7 @@ class _Reader(ast.NodeVisitor):
         return self._given(node) if isinstance(node, ast.Call) else None
 
     def _by_name(self, name: str) -> str | None:
-        return (DECODING_NAMES if self.module in DECODING else BY_NAME).get(name)
+        return (BY_NAME | (DECODING_NAMES if self.module in DECODING else {})).get(name)
 
     def _given(self, call: ast.Call) -> str | None:
         if isinstance(call.func, ast.Name) and call.func.id in GIVES:

@@ -11,15 +11,7 @@ import pytest
 from tests.unit.operations import emulation
 from tests.unit.operations.linear import Area, compare, general
 from yarn_accel.errors import AccelError
-from yarn_accel.operations import (
-    cuda_images,
-    cuda_linalg,
-    cuda_products,
-    cuda_solution,
-    cuda_source,
-    cuda_streams,
-    get,
-)
+from yarn_accel.operations import cuda_images, cuda_linalg, cuda_source, cuda_streams, get
 
 pytestmark = pytest.mark.skipif(emulation.COMPILER is None, reason="no C++ compiler to emulate CUDA with")
 BARRIER = "__syncthreads();"
@@ -37,9 +29,8 @@ def plant(monkeypatch, old, new):
     copy = types.ModuleType("planted")
     monkeypatch.setitem(sys.modules, "planted", copy)
     exec(compile(text.replace(old, new), "planted", "exec"), copy.__dict__)
-    for user in (cuda_linalg, cuda_products, cuda_solution):
-        for name in [name for name, value in vars(user).items() if vars(cuda_streams).get(name) is value]:
-            monkeypatch.setattr(user, name, getattr(copy, name))
+    for name in [name for name, value in vars(cuda_linalg).items() if vars(cuda_streams).get(name) is value]:
+        monkeypatch.setattr(cuda_linalg, name, getattr(copy, name))
 
 
 def is_right(name):

@@ -5,7 +5,7 @@ import pytest
 
 from tests.unit.operations.emulation import COMPILER, build, launch
 from tests.unit.operations.linear import LIMIT, general, householder_q, norm, positive_definite, ratio
-from yarn_accel.operations import colour, cuda_images, cuda_source, lbp, pixels
+from yarn_accel.operations import cuda_images, cuda_source, features, pixels
 
 IMAGE_THREADS, QR_THREADS = cuda_images._THREADS, cuda_source.HOUSEHOLDER_THREADS
 emulated = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
@@ -24,12 +24,12 @@ def test_image_kernels_give_the_histograms_of_the_definition(shape):
     np.testing.assert_array_equal(shades, pixels.grey(images))
     histogram = np.zeros((4, 256), np.uint64)
     launch(library, "patterns", (3, 4), IMAGE_THREADS, shades, *shape, histogram)
-    np.testing.assert_array_equal(histogram, lbp.histogram_256(shades))
+    np.testing.assert_array_equal(histogram, features.histogram_256(shades))
     for bins in ((16, 4, 4), (7, 5, 100), (1, 1, 1)):
         histogram = np.zeros((4, int(np.prod(bins))), np.uint64)
         n_pixels = np.int64(shape[0] * shape[1])
         launch(library, "colours", (2, 4), IMAGE_THREADS, images, n_pixels, *bins, histogram)
-        np.testing.assert_array_equal(histogram, colour.histogram_hsv(images, bins))
+        np.testing.assert_array_equal(histogram, features.histogram_hsv(images, bins))
 
 
 @emulated

@@ -1,6 +1,10 @@
+from __future__ import annotations
+
 import contextlib
 import io
+import itertools
 import struct
+import sys
 import zlib
 from fractions import Fraction
 
@@ -15,7 +19,7 @@ from skimage.feature import local_binary_pattern
 from jobs.images.make_input import ALL_PHOTOGRAPHS
 from tests.examples import examples
 from yarn_accel.errors import RejectedError
-from yarn_accel.operations import colour, get, lbp, pixels
+from yarn_accel.operations import compiled, features, get, pixels
 
 IMAGES = numpy_arrays(
     np.uint8, st.tuples(st.integers(1, 12), st.integers(1, 12)), elements=st.integers(0, 255)
@@ -49,9 +53,9 @@ def many_ties():
 
 def assert_equals_skimage(grey):
     expected = local_binary_pattern(grey, 8, 1, "default")
-    np.testing.assert_array_equal(lbp.patterns(grey[None])[0], expected)
+    np.testing.assert_array_equal(features.patterns(grey[None])[0], expected)
     uniform = local_binary_pattern(grey, 8, 1, "nri_uniform")
-    np.testing.assert_array_equal(lbp.UNIFORM[lbp.patterns(grey[None])[0]], uniform)
+    np.testing.assert_array_equal(features.UNIFORM[features.patterns(grey[None])[0]], uniform)
 
 
 @pytest.mark.parametrize("name", ["china", "flower", "brick", "camera", "chelsea", "moon"])
@@ -71,9 +75,9 @@ def test_every_pattern_of_any_image_equals_scikit_image(grey):
 
 def test_all_256_patterns_map_to_the_bins_of_scikit_image():
     grey = np.random.default_rng(1).integers(0, 4, (300, 300)).astype(np.uint8)
-    assert len(np.unique(lbp.patterns(grey[None]))) == 256
+    assert len(np.unique(features.patterns(grey[None]))) == 256
     assert_equals_skimage(grey)
-    assert sorted(np.unique(lbp.UNIFORM)) == list(range(59))
+    assert sorted(np.unique(features.UNIFORM)) == list(range(59))
 
 
 @pytest.mark.parametrize(("bins", "method"), [(59, "nri_uniform"), (256, "default")])
@@ -89,11 +93,11 @@ def test_the_operation_gives_normalized_histograms(bins, method):
 
 def test_strips_of_a_large_image_are_seamless(monkeypatch):
     image = photograph("flower")
-    whole = lbp.histogram_256(pixels.grey(image)[None]), colour.histogram_hsv(image[None])
-    for module in (lbp, colour):
+    whole = features.histogram_256(pixels.grey(image)[None]), features.histogram_hsv(image[None])
+    for module in (features, features):
         monkeypatch.setattr(module, "_STRIP_PIXELS", 7000)
-    np.testing.assert_array_equal(lbp.histogram_256(pixels.grey(image)[None]), whole[0])
-    np.testing.assert_array_equal(colour.histogram_hsv(image[None]), whole[1])
+    np.testing.assert_array_equal(features.histogram_256(pixels.grey(image)[None]), whole[0])
+    np.testing.assert_array_equal(features.histogram_hsv(image[None]), whole[1])
     assert_equals_skimage(many_ties())
 
 
@@ -124,7 +128,7 @@ def exact_bin(red, green, blue, bins):
     st.sampled_from([(16, 4, 4), (18, 3, 3), (1, 1, 1), (7, 5, 256)]),
 )
 def test_colour_bins_follow_the_definition_exactly(points, bins):
-    found = colour.hsv_bins(np.array(points, dtype=np.uint8), bins)
+    found = features.hsv_bins(np.array(points, dtype=np.uint8), bins)
     assert found.tolist() == [exact_bin(*point, bins) for point in points]
 
 
@@ -431,3 +435,95 @@ def test_lengths_that_do_not_fit_the_bytes(lengths):
     with pytest.raises(RejectedError, match="input 1") as caught:
         get("features").run([blob, np.array(lengths, dtype=np.int64)], {})
     assert caught.value.code == "wrong-length"
+
+
+LEVELS = st.integers(0, 255) | st.integers(98, 100)
+SIZES = st.tuples(st.integers(1, 40), st.integers(1, 40))
+
+
+@pytest.fixture
+def fresh_forms():
+    features.forms.cache_clear()
+    yield
+    features.forms.cache_clear()
+
+
+def compiled_patterns(grey):
+    histogram = np.zeros(256, np.int64)
+    compiled.add_patterns(grey, histogram)
+    return histogram
+
+
+def compiled_colours(image, bins):
+    histogram = np.zeros(int(np.prod(bins)), np.int64)
+    compiled.add_colours(image.reshape(-1), np.array(bins, np.float32), histogram)
+    return histogram
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(numpy_arrays(np.uint8, SIZES, elements=LEVELS))
+def test_patterns_of_any_image(grey):
+    np.testing.assert_array_equal(compiled_patterns(grey), features.histogram_256(grey[None])[0])
+
+
+@pytest.mark.parametrize("shape", [(1, 3000), (3000, 1), (700, 900), (2100, 40)])
+def test_patterns_where_rounding_decides(shape):
+    """Far from the origin the fractions are other numbers: the tie breaks differently, but equally here."""
+    grey = np.random.default_rng(4).integers(0, 3, shape).astype(np.uint8)
+    np.testing.assert_array_equal(compiled_patterns(grey), features.histogram_256(grey[None])[0])
+    flat = np.full(shape, 200, np.uint8)
+    np.testing.assert_array_equal(compiled_patterns(flat), features.histogram_256(flat[None])[0])
+
+
+@pytest.mark.parametrize("bins", [(16, 4, 4), (256, 1, 16), (1, 256, 16), (7, 5, 100), (1, 1, 1)])
+def test_every_colour_there_is(bins):
+    """All 16,777,216 for the usual bins, every fourth red for the others: no quotient is left to chance."""
+    step = 1 if bins == features.DEFAULT_BINS else 4
+    rest = np.stack(np.meshgrid(*[np.arange(256, dtype=np.uint8)] * 2, indexing="ij"), axis=-1)
+    for red in range(0, 256, step):
+        image = np.concatenate([np.full((256, 256, 1), red, np.uint8), rest], axis=-1)
+        np.testing.assert_array_equal(
+            compiled_colours(image, bins), features.histogram_hsv(image[None], bins)[0]
+        )
+
+
+def test_grey_is_that_of_the_definition():
+    image = np.random.default_rng(2).integers(0, 256, (300, 301, 3)).astype(np.uint8)
+    out = np.empty(300 * 301, np.uint8)
+    compiled.grey(image.reshape(-1), out)
+    np.testing.assert_array_equal(out.reshape(300, 301), pixels.grey(image))
+
+
+def test_both_forms_give_the_same_features():
+    images = [np.random.default_rng(i).integers(0, 256, (64, 48, 3)).astype(np.uint8) for i in range(3)]
+    fast, plain = features.compiled_forms(), features.numpy_forms()
+    assert (fast.name, plain.name) == ("numba", "numpy")
+    np.testing.assert_array_equal(fast.patterns(images), plain.patterns(images))
+    for bins in itertools.product((1, 16), (3, 4), (4, 9)):
+        np.testing.assert_array_equal(fast.colours(images, bins), plain.colours(images, bins))
+
+
+def test_without_numba_numpy_takes_over_and_says_so(monkeypatch, fresh_forms):
+    monkeypatch.delitem(sys.modules, "yarn_accel.operations.compiled")
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.warns(RuntimeWarning, match="computed by numpy: the same results"):
+        assert features.forms().name == "numpy"
+    assert features.forms().name == "numpy"
+
+
+def test_numba_is_chosen_where_it_is_installed(fresh_forms):
+    assert features.forms().name == "numba"
+
+
+def test_without_a_place_for_a_cache_it_is_compiled_all_the_same(monkeypatch):
+    """As in a zip archive, where numba finds no file to put machine code beside."""
+    numba = compiled.numba
+    plain = numba.njit
+
+    def njit(function, **options):
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return plain(function, **options)
+
+    monkeypatch.setattr(numba, "njit", njit)
+    assert compiled._compiled(lambda value: value + 1)(2) == 3

@@ -23,7 +23,7 @@ import numpy as np
 from yarn_accel.core.requests.records import EXPIRED, Failure
 from yarn_accel.errors import AccelError, RejectedError, StorageError, UnavailableError
 from yarn_accel.operations import registry
-from yarn_accel.operations.library import scipy_version
+from yarn_accel.operations.dense import scipy_version
 from yarn_accel.operations.operation import converted
 from yarn_accel.pipeline.workers.launching import ControlWord, LaneState
 from yarn_accel.wire.messages import ALIGNMENT_BYTES

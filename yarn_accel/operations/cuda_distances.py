@@ -12,10 +12,9 @@ from typing import Any, Iterator, List, Tuple
 import numpy as np
 
 from yarn_accel.operations.cuda_streams import cupy_module, with_memory
-from yarn_accel.operations.kmeans import squared_norms
-from yarn_accel.operations.neighbours import DEFAULT_NEIGHBOURS, described
+from yarn_accel.operations.dense import reject_not_finite
+from yarn_accel.operations.distances import DEFAULT_NEIGHBOURS, described, squared_norms
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
-from yarn_accel.operations.soundness import reject_not_finite
 
 Array = Any
 _BLOCK_BYTES = 256 << 20
@@ -24,7 +23,7 @@ _N_MATRICES = 4
 
 
 def knn(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
-    """As `neighbours.knn`."""
+    """As `distances.knn`."""
     points, references = arrays[:2]
     k = params.get("k", DEFAULT_NEIGHBOURS)
     neighbours = np.empty((len(points), k), dtype=np.int32)
@@ -38,7 +37,7 @@ def knn(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome
 
 
 def kmeans_step(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
-    """As `kmeans.kmeans_step`."""
+    """As `distances.kmeans_step`."""
     cupy = cupy_module()
     points, centroids = arrays
     k = len(centroids)

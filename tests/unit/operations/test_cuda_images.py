@@ -1,4 +1,4 @@
-"""JPEG through nvImageCodec, emulated by Pillow; the last test also on a GPU, whatever is installed there."""
+"""Images on a GPU, and JPEG through nvImageCodec, emulated by Pillow; some tests also on a real GPU."""
 
 import io
 import sys
@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.unit.operations.linear import Area
-from yarn_accel.operations import cuda_decoding, get
+from yarn_accel.operations import cuda_images, get
 
 
 def picture(size, kind="JPEG", mode="RGB", seed=0, **settings):
@@ -71,8 +71,8 @@ def test_jpeg_goes_to_the_gpus_decoder_and_nothing_else_does(codec, name):
 
 def test_images_are_decoded_window_by_window(codec, monkeypatch):
     """Emulated."""
-    monkeypatch.setattr(cuda_decoding, "_WINDOW_IMAGES", 3)
-    monkeypatch.setattr(cuda_decoding, "_WINDOW_PIXELS", 1000)
+    monkeypatch.setattr(cuda_images, "_WINDOW_IMAGES", 3)
+    monkeypatch.setattr(cuda_images, "_WINDOW_PIXELS", 1000)
     images = [picture((20, 10 + i), seed=i) for i in range(5)] + [picture((50, 50)), FOR_THE_CPU["png"]]
     found = get("colour").form("cuda")(packed_images(images), {}, Area().place)
     expected = get("colour").run(packed_images(images), {})
@@ -137,3 +137,20 @@ def test_features_of_jpeg_are_close_to_those_of_the_cpu(device):
     found = get("colour").form("cuda")(images, {}, Area().place)
     assert found.info == expected.info
     assert np.abs(found.arrays["features"] - expected.arrays["features"]).sum(axis=1).max() < 0.1
+
+
+@pytest.mark.parametrize("name", ["lbp", "colour", "features"])
+def test_images(device, name):
+    images = []
+    for seed, size in enumerate([(20, 30), (20, 30), (7, 5), (1, 1)]):
+        stream = io.BytesIO()
+        pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(stream, "PNG")
+        images.append(stream.getvalue())
+    images.insert(2, b"no image")
+    blob = np.frombuffer(b"".join(images), np.uint8)
+    lengths = np.array([len(image) for image in images], np.int64)
+    expected = get(name).run([blob, lengths], {})
+    found = get(name).form("cuda")([blob, lengths], {}, Area().place)
+    np.testing.assert_array_equal(found.arrays["features"], expected.arrays["features"])
+    assert found.info == expected.info
