@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.result import Report, Row, observed
-from jobs.demo.servers import read_servers
+from jobs.demo.cluster import read_servers
 from jobs.images.job import ImagesJob, ImagesOutcome, run_images
-from jobs.images.make_input import ALL_PHOTOGRAPHS, PHOTOGRAPHS, PatchPlan, Photograph, store_files
-from jobs.images.purity import purity
+from jobs.images.make_input import ALL_PHOTOGRAPHS, PHOTOGRAPHS, PatchPlan, Photograph, purity, store_files
 from jobs.runners.hadoop import HadoopRunner
 from yarn_accel.hadoop.site import SiteSettings
 from yarn_accel.storage import Store

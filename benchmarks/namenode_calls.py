@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.result import Report, Row, observed
 from jobs.factorize.job import FactorizeJob, run_factorize
-from jobs.factorize.make_input import balance, make_bytes, manifest_of, plan_matrices
+from jobs.factorize.matrices import balance, make_bytes, manifest_of, plan_matrices
 from jobs.runners.hadoop import HadoopRunner
 from yarn_accel.adapters.rest import get_json
 from yarn_accel.errors import JobError

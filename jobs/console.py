@@ -1,4 +1,4 @@
-"""What users see while a job runs: one changing line on a terminal, time-stamped lines in a log."""
+"""Progress of a job: one changing line on a terminal, time-stamped lines in a log."""
 
 from __future__ import annotations
 

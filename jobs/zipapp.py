@@ -15,9 +15,9 @@ from yarn_accel.streaming import client_sources, find_sources, write_archive
 ARCHIVE_NAME = "accel-job.pyz"
 
 _CONTENT = (
-    ("jobs", ("__init__.py", "entry.py", "verbs.py")),
-    ("jobs.factorize", ("__init__.py", "factors_file.py", "manifest.py", "mapper.py", "rows.py")),
-    ("jobs.images", ("__init__.py", "mapper.py", "reducer.py", "rounds.py", "rows.py")),
+    ("jobs", ("__init__.py", "entry.py")),
+    ("jobs.factorize", ("__init__.py", "manifest.py", "mapper.py")),
+    ("jobs.images", ("__init__.py", "clustering.py", "mapper.py", "rows.py")),
 )
 
 # Any Python can parse this file, so that an old one says what is wrong instead of a syntax error.

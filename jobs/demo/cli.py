@@ -11,43 +11,28 @@ from typing import Any
 import click
 
 from jobs.console import Progress, results_console
-from jobs.demo.checks import DemoCheck, run_checks
 from jobs.demo.cluster import ClusterOptions
-from jobs.demo.data import Images, InputSize
-from jobs.demo.record import DemoRecord, as_json
+from jobs.demo.record import DemoCheck, DemoRecord, as_json, run_checks
 from jobs.demo.report import check_table, phase_table, report_page
-from jobs.demo.run import DemoOptions, Phases, demo_cluster, run_demo
+from jobs.demo.run import DemoOptions, Images, InputSize, Phases, demo_cluster, run_demo
 from jobs.factorize.cli import result_table
 from jobs.factorize.job import write_outcome as write_factorize
 from jobs.images.job import write_outcome as write_images
+from jobs.options import shown, with_options
 
 
 @click.command()
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("out/demo"),
-    show_default=True,
-    help="Folder for report.html, demo.png, demo.json and the tables.",
-)
-@click.option("--nodes", type=click.IntRange(2, 16), default=4, show_default=True, help="Worker nodes.")
-@click.option("--racks", type=click.IntRange(1, 8), default=2, show_default=True, help="Racks.")
-@click.option(
-    "--accel-nodes",
-    type=click.IntRange(1, 16),
-    default=2,
-    show_default=True,
-    help="Nodes with a pipeline server.",
-)
-@click.option(
-    "--mode",
-    type=click.Choice(("auto", "netns", "docker", "loopback")),
-    default="auto",
-    show_default=True,
-    help="Network namespaces (root), containers, or one network.",
-)
-@click.option("--small", is_flag=True, help="Little input: a look at the machinery in a minute.")
-@click.option("--keep", is_flag=True, help="Leave the cluster up (yarn-accel cluster down demo ends it).")
+@with_options(
+    shown("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/demo"),
+          help="Folder for report.html, demo.png, demo.json and the tables."),
+    shown("--nodes", type=click.IntRange(2, 16), default=4, help="Worker nodes."),
+    shown("--racks", type=click.IntRange(1, 8), default=2, help="Racks."),
+    shown("--accel-nodes", type=click.IntRange(1, 16), default=2, help="Nodes with a pipeline server."),
+    shown("--mode", type=click.Choice(("auto", "netns", "docker", "loopback")), default="auto",
+          help="Network namespaces (root), containers, or one network."),
+    click.option("--small", is_flag=True, help="Little input: a look at the machinery in a minute."),
+    click.option("--keep", is_flag=True, help="Leave the cluster up (yarn-accel cluster down demo ends it)."),
+)  # fmt: skip
 def demo(out: Path, **values: Any) -> None:
     """Start a real Hadoop cluster here, run both jobs on it, check everything, write a report, take it down.
 

@@ -1,4 +1,4 @@
-"""The demo's cluster, by the commands that a user types: started, asked, and taken down."""
+"""The demo's cluster and its servers' counters, by the commands that a user types."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from jobs.commands import run_command, start_command
+from jobs.demo.record import ServerFacts
 
 Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """What cluster to start; see `yarn-accel cluster up --help`."""
+    """The cluster to start; see `yarn-accel cluster up --help`."""
 
     name: str = "demo"
     nodes: int = 4
@@ -37,7 +38,7 @@ def cluster_up(options: ClusterOptions, report: Report) -> dict[str, Any]:
 
 
 def cluster_status(name: str) -> dict[str, Any] | None:
-    """What `yarn-accel cluster status --json` prints, healthy or not; None: there is no such cluster."""
+    """The output of `yarn-accel cluster status --json`, healthy or not; None: there is no such cluster."""
     out, _ = start_command(("cluster", "status", name, "--json")).communicate()
     return dict(json.loads(out)) if out.strip() else None
 
@@ -58,3 +59,25 @@ def server_stats(config_files: Sequence[Path | str]) -> list[dict[str, Any]]:
         AccelError: one of them does not answer.
     """
     return [json.loads(run_command(["pipeline", "stats", "--config", str(file)])) for file in config_files]
+
+
+def read_servers(config_files: Sequence[Path | str]) -> tuple[ServerFacts, ...]:
+    """The counters of every server, by the files that configure them.
+
+    Raises:
+        AccelError: one of them does not answer.
+    """
+    return tuple(
+        ServerFacts(
+            name=str(stats["server"]),
+            requests=int(stats["requests"]),
+            done=int(stats["done"]),
+            rejected=int(stats["rejected"]),
+            failed=int(stats["failed"]),
+            bytes_in=int(stats["bytes_in"]),
+            bytes_out=int(stats["bytes_out"]),
+            operations={name: int(counts.get("done", 0)) for name, counts in stats["operations"].items()},
+            stage_seconds={name: float(value) for name, value in stats["stage_seconds"].items()},
+        )
+        for stats in server_stats(config_files)
+    )

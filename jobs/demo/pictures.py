@@ -13,9 +13,9 @@ from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
 from jobs.demo.record import DemoRecord
-from jobs.factorize.rows import STAGES, Done
-from jobs.factorize.verify import LIMIT
-from jobs.images.purity import photograph_of
+from jobs.factorize.manifest import STAGES, Done
+from jobs.factorize.matrices import LIMIT
+from jobs.images.make_input import photograph_of
 from jobs.runners.step import TaskRecord
 from yarn_accel.report.charts import lanes
 from yarn_accel.report.figures import COLOURS, drawing

@@ -8,9 +8,8 @@ from pathlib import Path
 from rich.filesize import decimal
 from rich.table import Table
 
-from jobs.demo.checks import DemoCheck
-from jobs.demo.record import DemoRecord
-from jobs.factorize.rows import Done
+from jobs.demo.record import DemoCheck, DemoRecord
+from jobs.factorize.manifest import Done
 from yarn_accel.report.pages import render
 
 

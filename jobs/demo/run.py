@@ -1,43 +1,72 @@
-"""The demo from nothing to a record: cluster up, input in, both jobs, counters read, cluster down always."""
+"""The demo from nothing to a record: cluster up, input in, both jobs, counters read, cluster down always.
+
+The input is matrices, real photographs cut into patches, and some records spoilt on purpose.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import platform
 import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from jobs.demo.cluster import ClusterOptions, cluster_down, cluster_status, cluster_up
-from jobs.demo.data import DemoInput, Images, InputSize, load_images, load_matrices, make_images, plan_input
+from jobs.demo.cluster import ClusterOptions, cluster_down, cluster_status, cluster_up, read_servers
 from jobs.demo.record import ClusterFacts, DemoRecord, ServerFacts
-from jobs.demo.servers import read_servers
 from jobs.factorize.job import FactorizeJob, factors_of, good_entries, run_factorize
-from jobs.factorize.rows import Done
-from jobs.factorize.verify import Check, drawn, verify
+from jobs.factorize.manifest import Done, key_of
+from jobs.factorize.matrices import (
+    GARBAGE_LINE,
+    Check,
+    Matrix,
+    balance,
+    drawn,
+    make_bytes,
+    manifest_of,
+    plan_flawed,
+    plan_matrices,
+    verify,
+)
 from jobs.images.job import ImagesJob, ImagesOutcome, run_images
-from jobs.images.make_input import DEFAULT_CLUSTERS
-from jobs.images.purity import purity
-from jobs.outcome import Outcome
+from jobs.images.make_input import DEFAULT_CLUSTERS, PatchPlan, patches, purity
 from jobs.runners.hadoop import HadoopRunner
-from jobs.runners.step import Report
+from jobs.runners.step import Outcome, Report
+from yarn_accel.client import SequenceFileWriter
 from yarn_accel.errors import AccelError
 from yarn_accel.storage import Store
 from yarn_accel.streaming import HadoopSite
 
 MAX_FILE_BYTES = 1 << 30
+LOADERS = 2
+Images = dict[str, bytes]
+"""Key of a patch -> its encoded image."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputSize:
+    """How much input."""
+
+    n_matrices: int = 60
+    n_min: int = 256
+    n_max: int = 1500
+    n_images: int = 2000
+    n_broken_images: int = 2
+    n_image_files: int = 4
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What the demo shall be.
+    """The demo as the user asked for it.
 
     Args:
         n_tasks: map tasks of the factorize job.
@@ -144,7 +173,7 @@ def run_demo(options: DemoOptions, phases: Phases, report: Report) -> tuple[Demo
 
 
 class _DemoSteps:
-    """What happens between the cluster's start and its end, phase by phase."""
+    """The work between the cluster's start and its end, phase by phase."""
 
     def __init__(
         self, options: DemoOptions, conf_dir: Path, data: DemoInput, phases: Phases, report: Report
@@ -216,3 +245,70 @@ def _machine() -> str:
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cores = len(os.sched_getaffinity(0))
     return f"{cores} cores, {memory_gib:.0f} GiB, {platform.system()} {platform.machine()}"
+
+
+# ---- the input
+
+
+@dataclass(frozen=True, slots=True)
+class DemoInput:
+    """The planned input: the matrices in manifest order, bad ones among them, and the patches."""
+
+    matrices: tuple[Matrix, ...]
+    plan: PatchPlan
+
+    def manifest(self, input_uri: str, output_uri: str) -> str:
+        """The manifest: every matrix, and one line of garbage."""
+        return manifest_of(self.matrices, input_uri, output_uri) + GARBAGE_LINE + "\n"
+
+    def spoilt(self) -> tuple[str, ...]:
+        """Keys of the records that must be rejected."""
+        keys = [matrix.key for matrix in self.matrices if matrix.flaw]
+        broken = range(self.plan.n_images, self.plan.n_images + self.plan.n_broken)
+        return (*keys, key_of(GARBAGE_LINE), *(f"broken/{number:06d}" for number in broken))
+
+
+def plan_input(size: InputSize, n_tasks: int) -> DemoInput:
+    """Plan the input for `n_tasks` map tasks of about equal work."""
+    good = plan_matrices(size.n_matrices, size.n_min, size.n_max, size.seed)
+    matrices = balance((*good, *plan_flawed(min(256, size.n_max), size.seed)), n_tasks)
+    return DemoInput(matrices, PatchPlan(size.n_images, n_broken=size.n_broken_images, seed=size.seed))
+
+
+def make_images(plan: PatchPlan) -> Images:
+    """Cut every patch (about 15 KB each) into memory."""
+    return dict(patches(plan))
+
+
+def load_matrices(store: Store, folder_uri: str, matrices: Sequence[Matrix], report: Report) -> int:
+    """Make the matrix files and write them into HDFS; returns their bytes."""
+    present = [matrix for matrix in matrices if matrix.flaw != "missing"]
+
+    def load(matrix: Matrix) -> int:
+        return store.write_atomic(f"{folder_uri}/{matrix.key}.bin", [make_bytes(matrix)])
+
+    n_bytes = 0
+    with ThreadPoolExecutor(LOADERS) as pool:
+        for number, future in enumerate(
+            as_completed([pool.submit(load, matrix) for matrix in present]), start=1
+        ):
+            n_bytes += future.result()
+            report(f"loading matrices into HDFS: {number} of {len(present)}, {n_bytes / 1e6:.0f} MB")
+    return n_bytes
+
+
+def load_images(
+    store: Store, folder_uri: str, images: Images, n_files: int, report: Report
+) -> tuple[tuple[str, ...], int]:
+    """Pack the images into SequenceFiles in HDFS; returns the files' URIs and their bytes."""
+    items = list(images.items())
+    uris, n_bytes = [], 0
+    for number in range(n_files):
+        with closing(io.BytesIO()) as buffer:
+            writer = SequenceFileWriter(buffer)
+            for key, content in items[number * len(items) // n_files : (number + 1) * len(items) // n_files]:
+                writer.append(key, content)
+            uris.append(f"{folder_uri}/part-{number:03d}.seq")
+            n_bytes += store.write_atomic(uris[-1], [buffer.getvalue()])
+        report(f"loading images into HDFS: file {number + 1} of {n_files}, {n_bytes / 1e6:.0f} MB")
+    return tuple(uris), n_bytes

@@ -19,14 +19,11 @@ from jobs.factorize.job import (
     run_factorize,
     write_outcome,
 )
-from jobs.factorize.make_input import balance, make_bytes, manifest_of, plan_matrices
+from jobs.factorize.manifest import Done
 from jobs.factorize.mapper import OUTPUTS, RESIDUALS
-from jobs.factorize.rows import Done
-from jobs.factorize.verify import LIMIT, drawn, verify
-from jobs.options import runner_options, with_runner_options
-from jobs.outcome import Outcome
-from jobs.runners.registry import open_runner
-from jobs.runners.step import Report, Runner
+from jobs.factorize.matrices import LIMIT, balance, drawn, make_bytes, manifest_of, plan_matrices, verify
+from jobs.options import COUNT, open_runner, runner_options, shown, with_options, with_runner_options
+from jobs.runners.step import Outcome, Report, Runner
 from yarn_accel.storage import Store
 
 MAX_FILE_BYTES = 8 << 30
@@ -35,51 +32,22 @@ MAX_FILE_BYTES = 8 << 30
 @click.command()
 @click.argument("manifest", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @with_runner_options
-@click.option(
-    "--make",
-    "n_made",
-    type=click.IntRange(min=1),
-    default=12,
-    show_default=True,
-    help="Without MANIFEST: make so many matrices.",
-)
-@click.option(
-    "--n-min", type=click.IntRange(min=1), default=64, show_default=True, help="Smallest side made."
-)
-@click.option(
-    "--n-max", type=click.IntRange(min=1), default=256, show_default=True, help="Largest side made."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the matrices made.")
-@click.option(
-    "--by",
-    type=click.Choice(("reference", "value")),
-    default="reference",
-    show_default=True,
-    help="Send the matrix's URI, or its bytes.",
-)
-@click.option(
-    "--residual",
-    type=click.Choice(RESIDUALS),
-    default="sample",
-    show_default=True,
-    help="Whose factors servers read back and check: about as much reading as the factorization itself.",
-)
-@click.option(
-    "--output",
-    type=click.Choice(OUTPUTS),
-    default="npz",
-    show_default=True,
-    help="A file of factors for each matrix, or a SequenceFile for each task.",
-)
-@click.option("--tasks", type=click.IntRange(min=1), default=4, show_default=True, help="Map tasks.")
-@click.option(
-    "--verify",
-    "n_verified",
-    type=click.IntRange(min=-1),
-    default=0,
-    show_default=True,
-    help="Check the factors of so many matrices again here (-1: all).",
-)
+@with_options(
+    shown("--make", "n_made", type=COUNT, default=12, help="Without MANIFEST: make so many matrices."),
+    shown("--n-min", type=COUNT, default=64, help="Smallest side made."),
+    shown("--n-max", type=COUNT, default=256, help="Largest side made."),
+    shown("--seed", type=int, default=0, help="Seed of the matrices made."),
+    shown("--by", type=click.Choice(("reference", "value")), default="reference",
+          help="Send the matrix's URI, or its bytes."),
+    shown("--residual", type=click.Choice(RESIDUALS), default="sample",
+          help="Whose factors servers read back and check: about as much reading as the factorization "
+               "itself."),
+    shown("--output", type=click.Choice(OUTPUTS), default="npz",
+          help="A file of factors for each matrix, or a SequenceFile for each task."),
+    shown("--tasks", type=COUNT, default=4, help="Map tasks."),
+    shown("--verify", "n_verified", type=click.IntRange(min=-1), default=0,
+          help="Check the factors of so many matrices again here (-1: all)."),
+)  # fmt: skip
 def factorize(manifest: Path | None, **values: Any) -> None:
     """Factorize the matrices of MANIFEST (LU, QR, Cholesky) and measure the residuals.
 

@@ -7,11 +7,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.factorize.factors_file import PREFIX
-from jobs.factorize.manifest import Entry, UniqueEntries, key_of, parse_entry, records
-from jobs.factorize.rows import DONE_FIELDS, Done, Reject, format_row, parse_row
-from jobs.outcome import Outcome, RejectedRecord, write_table
-from jobs.runners.step import Report, Runner, Step
+from jobs.factorize.manifest import (
+    DONE_FIELDS,
+    Done,
+    Entry,
+    Reject,
+    UniqueEntries,
+    format_row,
+    key_of,
+    parse_entry,
+    parse_row,
+    records,
+)
+from jobs.factorize.mapper import FACTORS_PREFIX
+from jobs.runners.step import Outcome, RejectedRecord, Report, Runner, Step, write_table
 from yarn_accel.client import SequenceFileReader
 from yarn_accel.errors import JobError, RejectedError, StorageError
 from yarn_accel.storage import Store
@@ -89,7 +98,7 @@ def run_factorize(
 
 
 def _rows_of(store: Store, parts: Sequence[str]) -> tuple[list[Done], list[RejectedRecord]]:
-    """What the tasks say of their records."""
+    """The rows that the tasks wrote: done, and rejected."""
     done: list[Done] = []
     rejects: list[RejectedRecord] = []
     for part in parts:
@@ -121,7 +130,7 @@ def factors_of(store: Store, entries: Sequence[Entry], folder_uri: str = "") -> 
         return
     missing = {entry.key: entry for entry in entries}
     for uri in store.list(folder_uri):
-        if missing and uri.rpartition("/")[2].startswith(PREFIX):
+        if missing and uri.rpartition("/")[2].startswith(FACTORS_PREFIX):
             with store.stream(uri) as stream:
                 for key, content in SequenceFileReader(stream):
                     if str(key) in missing and isinstance(content, bytes):

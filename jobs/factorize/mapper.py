@@ -1,7 +1,7 @@
 """The factorize mapper: manifest lines in, one line per matrix out; the work is done by pipeline servers.
 
 Each line becomes a request, which factorizes and lets the server write the factors to the store, as one file
-for each matrix; or gives them to this process, which keeps them in one file for all (see `factors_file`). For
+for each matrix; or gives them to this process, which keeps them in one file for all (see `FactorsFile`). For
 the records that are checked a second request (``residual``) reads matrix and factors back and measures them
 the LAPACK way. Second requests go out as soon as their factors are there, so a server is never idle between
 the two.
@@ -10,17 +10,41 @@ By reference (the default) only URIs travel and the server reads the matrix; by 
 file and sends its bytes. Standard library only, Python 3.8.
 """
 
+from __future__ import annotations
+
 from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Callable, Deque, Dict, Iterable, Iterator, Optional, Set, Tuple, Union
 
-from jobs.factorize.manifest import Entry, UniqueEntries, key_of, parse_entry, records
-from jobs.factorize.rows import STAGES, Done, Reject, Row
-from yarn_accel.client import Call, CurrentAttempt, Reference, Reply, Tensor, TensorSpec, is_bad_record
+from jobs.factorize.manifest import (
+    STAGES,
+    Done,
+    Entry,
+    Reject,
+    Row,
+    UniqueEntries,
+    key_of,
+    parse_entry,
+    records,
+)
+from yarn_accel.client import (
+    Call,
+    CurrentAttempt,
+    Reference,
+    Reply,
+    SequenceFileWriter,
+    TaskFiles,
+    Tensor,
+    TensorSpec,
+    is_bad_record,
+)
 from yarn_accel.errors import AccelError, RejectedError, StorageError
 
 RESIDUALS = ("none", "sample", "all")
 OUTPUTS = ("npz", "sequence")
+FACTORS_PREFIX = "factors-"
+"""Names of files of factors begin so, beside the parts of the job's output."""
 #: A sample is the first record of a task and each so many after it: the same in every attempt.
 SAMPLE_ONE_IN = 16
 
@@ -83,7 +107,7 @@ def factorize(
 
 
 class _PendingRecords:
-    """What this task has sent and not yet finished."""
+    """The records that this task has sent and not yet finished."""
 
     def __init__(
         self,
@@ -239,3 +263,40 @@ class _PendingRecords:
             return
         self._count("rejected", 1)
         self._rows.append(Reject(key, code, str(error), self._attempt.node, self._attempt.attempt_id))
+
+
+class FactorsFile:
+    """The factors of a whole task in one SequenceFile of Text and BytesWritable: a key, and an ``.npz``.
+
+    A file for each matrix costs the NameNode calls and memory for each; a file for each task does not. It is
+    written to the node's own disk, and complete when Hadoop commits the attempt.
+
+    Args:
+        files: hands it over to Hadoop.
+        folder: the task's own.
+        partition: the task's number within its job.
+    """
+
+    def __init__(self, files: TaskFiles, folder: Path, partition: int) -> None:
+        files.check_output()
+        self._files = files
+        self._name = f"{FACTORS_PREFIX}{partition:05d}.seq"
+        self._path = folder / self._name
+
+    def __enter__(self) -> FactorsFile:
+        self._stream = self._path.open("wb")
+        self._writer = SequenceFileWriter(self._stream)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stream.close()
+        self._path.unlink()
+
+    def append(self, key: str, reply: Reply) -> None:
+        """Add the factors of a matrix."""
+        self._writer.append(key, reply.npz())
+
+    def commit(self) -> None:
+        """Hand the complete file over."""
+        self._stream.flush()
+        self._files.commit_with_task(self._path, self._name)

@@ -11,8 +11,7 @@ from rich.table import Table
 
 from jobs.console import Progress, results_console
 from jobs.images.job import ImagesJob, ImagesOutcome, run_images, write_outcome
-from jobs.options import runner_options, with_runner_options
-from jobs.runners.registry import open_runner
+from jobs.options import COUNT, open_runner, runner_options, shown, with_options, with_runner_options
 from jobs.runners.step import Report
 from yarn_accel.client import SequenceFileReader
 from yarn_accel.storage import Store
@@ -23,59 +22,20 @@ MAX_FILE_BYTES = 8 << 30
 @click.command()
 @click.argument("inputs", nargs=-1)
 @with_runner_options
-@click.option(
-    "--make",
-    "n_made",
-    type=click.IntRange(min=1),
-    default=400,
-    show_default=True,
-    help="Without INPUTS: cut so many patches from photographs.",
-)
-@click.option(
-    "--files",
-    "n_files",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    help="Into how many SequenceFiles they are packed.",
-)
-@click.option(
-    "--side",
-    "side_px",
-    type=click.IntRange(min=8),
-    default=64,
-    show_default=True,
-    help="Side of a patch in pixels.",
-)
-@click.option(
-    "--broken",
-    "n_broken",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="So many more patches that are cut short.",
-)
-@click.option("--k", type=click.IntRange(min=1), default=16, show_default=True, help="Clusters.")
-@click.option(
-    "--bins", type=click.Choice(("59", "256")), default="59", show_default=True, help="Bins of the LBP."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the patches and of K-means.")
-@click.option(
-    "--rounds",
-    "n_rounds",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="K-means in rounds of streaming jobs; 0: one reducer does it.",
-)
-@click.option(
-    "--reduces",
-    "n_reduces",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    help="Reducers of a round.",
-)
+@with_options(
+    shown("--make", "n_made", type=COUNT, default=400,
+          help="Without INPUTS: cut so many patches from photographs."),
+    shown("--files", "n_files", type=COUNT, default=2, help="Into how many SequenceFiles they are packed."),
+    shown("--side", "side_px", type=click.IntRange(min=8), default=64, help="Side of a patch in pixels."),
+    shown("--broken", "n_broken", type=click.IntRange(min=0), default=0,
+          help="So many more patches that are cut short."),
+    shown("--k", type=COUNT, default=16, help="Clusters."),
+    shown("--bins", type=click.Choice(("59", "256")), default="59", help="Bins of the LBP."),
+    shown("--seed", type=int, default=0, help="Seed of the patches and of K-means."),
+    shown("--rounds", "n_rounds", type=click.IntRange(min=0), default=0,
+          help="K-means in rounds of streaming jobs; 0: one reducer does it."),
+    shown("--reduces", "n_reduces", type=COUNT, default=2, help="Reducers of a round."),
+)  # fmt: skip
 def images(inputs: tuple[str, ...], **values: Any) -> None:
     """Cluster the images in INPUTS by texture (LBP) and colour (HSV).
 
@@ -120,8 +80,6 @@ def make_images(store: Store, folder_uri: str, values: dict[str, Any], report: R
 
 def result_table(found: ImagesOutcome, is_truth_known: bool) -> Table:
     """Facts about the clustering as a rich table."""
-    from jobs.images.purity import purity
-
     outcome, clustering = found.outcome, found.clustering
     table = Table(title=f"images: {outcome.wall_s:.1f} s", title_justify="left")
     table.add_column("what")
@@ -130,6 +88,8 @@ def result_table(found: ImagesOutcome, is_truth_known: bool) -> Table:
     table.add_row("clusters", str(clustering.summary.get("k", 0)))
     table.add_row("inertia", f"{float(clustering.summary.get('inertia', 0.0)):.6g}")
     if is_truth_known:
+        from jobs.images.make_input import purity
+
         table.add_row("purity", f"{purity(clustering.index).share:.3f}")
     for reject in outcome.rejects:
         table.add_row(f"[red]rejected[/red] {reject.key}", reject.code)

@@ -14,11 +14,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jobs.images.rounds import iterate
+from jobs.entry import CENTROIDS_FILE
+from jobs.images.clustering import iterate
 from jobs.images.rows import Centroid, Clustering, doubled, format_centroid, parse_lines
-from jobs.outcome import Outcome, RejectedRecord, write_table
-from jobs.runners.step import Report, Runner, Step, StepResult, TaskRecord
-from jobs.verbs import CENTROIDS_FILE
+from jobs.runners.step import (
+    Outcome,
+    RejectedRecord,
+    Report,
+    Runner,
+    Step,
+    StepResult,
+    TaskRecord,
+    write_table,
+)
 from yarn_accel.errors import JobError
 from yarn_accel.storage import Store
 

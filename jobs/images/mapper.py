@@ -67,7 +67,7 @@ def map_records(
 
 
 class _PendingBatches:
-    """What this task has sent and not yet passed on."""
+    """The images that this task has sent and not yet passed on."""
 
     def __init__(
         self, attempt: CurrentAttempt, options: ImagesOptions, count: Callable[[str, int], None]

@@ -17,6 +17,7 @@ from rich.table import Table
 from jobs.console import Progress, results_console
 from jobs.lu_blocks.dag import RESIDUAL_TASK, Tiling, lu_dag, made_matrix, store_tiles
 from jobs.lu_blocks.tiles import LIMIT
+from jobs.options import COUNT, shown, with_options
 from jobs.runners.hadoop import HadoopRunner
 from yarn_accel.errors import ConfigError, JobError
 from yarn_accel.storage import Store
@@ -24,45 +25,22 @@ from yarn_accel.streaming import SiteSettings
 from yarn_accel.tasks import DagBuilder
 from yarn_accel.uris import file_uri
 
-_CLASSES = ("preemptive", "high", "basic")
-
 
 @click.command("lu_blocks")
 @click.argument("matrix", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--runner",
-    type=click.Choice(("inline", "hadoop")),
-    default="inline",
-    show_default=True,
-    help="In this process, or by the task service of the cluster that HADOOP_CONF_DIR names.",
-)
-@click.option(
-    "--n",
-    type=click.IntRange(1, 100_000),
-    default=512,
-    show_default=True,
-    help="Without MATRIX: order of the one that is made.",
-)
-@click.option(
-    "--tile", "side", type=click.IntRange(1), default=128, show_default=True, help="Side of a tile."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the matrix made.")
-@click.option(
-    "--class",
-    "priority_class",
-    type=click.Choice(_CLASSES),
-    default="basic",
-    show_default=True,
-    help="Its class among DAGs (hadoop).",
-)
-@click.option("--application", default="", metavar="ID", help="Which one has the service (hadoop).")
-@click.option(
-    "--home",
-    "home_uri",
-    default="",
-    metavar="URI",
-    help="Folder for tiles and factors, which stay there  [default: a temporary one].",
-)
+@with_options(
+    shown("--runner", type=click.Choice(("inline", "hadoop")), default="inline",
+          help="In this process, or by the task service of the cluster that HADOOP_CONF_DIR names."),
+    shown("--n", type=click.IntRange(1, 100_000), default=512,
+          help="Without MATRIX: order of the one that is made."),
+    shown("--tile", "side", type=COUNT, default=128, help="Side of a tile."),
+    shown("--seed", type=int, default=0, help="Seed of the matrix made."),
+    shown("--class", "priority_class", type=click.Choice(("preemptive", "high", "basic")), default="basic",
+          help="Its class among DAGs (hadoop)."),
+    click.option("--application", default="", metavar="ID", help="Which one has the service (hadoop)."),
+    click.option("--home", "home_uri", default="", metavar="URI",
+                 help="Folder for tiles and factors, which stay there  [default: a temporary one]."),
+)  # fmt: skip
 def lu_blocks(matrix: Path | None, **values: Any) -> None:
     """Factorize one large matrix by tiles, as a DAG: getrf, trsm and gemm, a task each.
 

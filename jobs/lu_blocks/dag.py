@@ -21,7 +21,7 @@ from yarn_accel.tasks import DagBuilder
 
 #: Along a side; the last task reads all tiles, at most 512 files.
 MOST_TILES = 16
-#: What planning expects before anything was learned.
+#: The speed and overhead that planning expects before anything was learned.
 _FLOPS_PER_S = 5e9
 _OVERHEAD_S = 0.05
 #: A process with numpy and SciPy's libraries; and what a task holds beside that.
@@ -69,7 +69,7 @@ class Tiling:
         return float(_FLOAT_BYTES * self.side**2)
 
     def seconds(self, flops_per_n3: float) -> float:
-        """What a task is expected to take."""
+        """Seconds that a task is expected to take."""
         return round(_OVERHEAD_S + flops_per_n3 * self.side**3 / _FLOPS_PER_S, 4)
 
 

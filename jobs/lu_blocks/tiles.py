@@ -1,4 +1,4 @@
-"""What the tasks of the DAG do: each reads tiles from its working folder, and leaves tiles there.
+"""The tasks of the DAG: each reads tiles from its working folder, and leaves tiles there.
 
 Kernels are those of pipeline servers where the task finds one, else the same operations on its own core.
 """

@@ -31,8 +31,6 @@ class HadoopRunner:
         credential_file: token file from the site's administrator; None: derived from the site's secret.
     """
 
-    name = "hadoop"
-
     def __init__(
         self,
         site: SiteSettings,
@@ -78,7 +76,7 @@ class HadoopRunner:
         return StepResult(tuple(parts), counters, tasks, found["seconds"], found["job_id"])
 
     def build_archive(self, target: Path) -> Path:
-        """What the tasks run."""
+        """Build the archive that the tasks run."""
         return build_zipapp(target)
 
     def _options(self) -> list[str]:

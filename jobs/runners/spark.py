@@ -15,11 +15,10 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jobs.credentials import token_file
 from jobs.runners import spark_program
 from jobs.runners.hadoop import HadoopRunner
 from jobs.runners.step import Report, Step, StepResult
@@ -28,7 +27,7 @@ from yarn_accel.client import Binding, format_binding, parse_binding
 from yarn_accel.errors import ConfigError, JobError, StartupError
 from yarn_accel.extras import install_command
 from yarn_accel.storage import Store
-from yarn_accel.streaming import BINDING_FILE, mapper_environment
+from yarn_accel.streaming import BINDING_FILE, issue_job_credential, mapper_environment
 
 TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 PY_FILES = "accel-job.zip"
@@ -44,8 +43,6 @@ _PAUSE_S = 0.5
 
 class SparkRunner(HadoopRunner):
     """Submits map steps to Spark in client mode; arguments as for `HadoopRunner`."""
-
-    name = "spark"
 
     def __enter__(self) -> SparkRunner:
         """Look for Spark, before anything is written.
@@ -122,6 +119,17 @@ class SparkRunner(HadoopRunner):
         return token_file(self.site.master_secret_file, self._credential_hours * 3600, self._scratch)
 
 
+@contextlib.contextmanager
+def token_file(master_secret_file: Path, lifetime_s: float, scratch: Path | None = None) -> Iterator[Path]:
+    """A token file in a private temporary folder (inside `scratch`); gone at the end of the block.
+
+    Raises:
+        ConfigError: the site's secret cannot be read by this user.
+    """
+    with tempfile.TemporaryDirectory(prefix="accel-token-", dir=scratch) as folder:
+        yield issue_job_credential(Path(folder) / "credentials", master_secret_file, lifetime_s)
+
+
 def _read_binding(file: Path) -> Binding:
     try:
         return parse_binding(file.read_text(encoding="utf-8"))
@@ -180,7 +188,7 @@ def _report_progress(log: str, report: Report) -> None:
 
 
 def _diagnosis(log: str, code: int) -> str:
-    """What a failed submission failed of: the task's own line, else the first error, else the log's end."""
+    """Why a submission failed: the task's own line, else the first error, else the log's end."""
     task = _TASK_FAILURE.search(log)
     if task is not None:
         return task.group(1).strip()

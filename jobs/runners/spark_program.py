@@ -1,4 +1,4 @@
-"""What ``spark-submit`` runs for the runner `spark`: each task does what a task of Hadoop Streaming would.
+"""The program that ``spark-submit`` runs for the runner `spark`: tasks do what those of Hadoop Streaming do.
 
 The verb gets its lines on standard input and writes rows to standard output, in the executor; counters, which
 it writes as Streaming wants them, become accumulators. Only what the zip of the job holds is imported in
@@ -16,8 +16,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-_COUNTER = "reporter:counter:yarn-accel,"
 
 
 def split_lines(text: bytes, lines_per_map: int) -> list[bytes]:
@@ -38,6 +36,7 @@ def run_task(
     from pyspark import TaskContext
 
     from jobs.entry import main as run_verb
+    from jobs.entry import parse_stderr
     from yarn_accel.errors import JobError
 
     context = TaskContext.get()
@@ -54,25 +53,12 @@ def run_task(
     for content in inputs:
         stdin, stdout, stderr = io.BytesIO(content), io.BytesIO(), io.StringIO()
         code = run_verb(argv, environ, stdin, stdout, stderr)
-        counted, first_line = _parse(stderr.getvalue())
+        counted, first_line = parse_stderr(stderr.getvalue())
         if code != 0:
             raise JobError(first_line or f"exit code {code}")
         counters.add(counted)
         for line in stdout.getvalue().splitlines():
             yield line.decode("utf-8")
-
-
-def _parse(text: str) -> tuple[dict[str, int], str]:
-    """Counters, and the first ordinary line, of what a verb wrote on standard error."""
-    counters: dict[str, int] = {}
-    first_line = ""
-    for line in text.splitlines():
-        if line.startswith(_COUNTER):
-            name, amount = line[len(_COUNTER) :].rsplit(",", 1)
-            counters[name] = counters.get(name, 0) + int(amount)
-        elif not line.startswith("reporter:") and not first_line:
-            first_line = line.strip()
-    return counters, first_line
 
 
 def main(argv: Sequence[str]) -> int:

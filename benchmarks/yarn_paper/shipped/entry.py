@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.yarn_paper.shipped.emulation import LOCK_FOLDER_VARIABLE, PREFIX
 from benchmarks.yarn_paper.shipped.tasks import StartBarrier, play, warm_up
 from jobs import entry
-from jobs.verbs import TaskContext, parse_verb, run_verb
+from jobs.entry import TaskContext, parse_verb, run_verb
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.errors import AccelError
 from yarn_accel.operations import load_more

@@ -17,22 +17,21 @@ from pathlib import Path
 
 import pytest
 
-from jobs.demo.servers import read_servers
+from jobs.demo.cluster import read_servers
 from jobs.factorize.job import FactorizeJob, factors_of, good_entries, parts_uri, run_factorize
-from jobs.factorize.make_input import (
+from jobs.factorize.manifest import key_of, parse_row
+from jobs.factorize.matrices import (
     GARBAGE_LINE,
+    LIMIT,
     balance,
     make_bytes,
     manifest_of,
     plan_flawed,
     plan_matrices,
+    verify,
 )
-from jobs.factorize.manifest import key_of
-from jobs.factorize.rows import parse_row
-from jobs.factorize.verify import LIMIT, verify
 from jobs.images.job import ImagesJob, run_images
-from jobs.images.make_input import PatchPlan, write_files
-from jobs.images.purity import purity
+from jobs.images.make_input import PatchPlan, purity, write_files
 from jobs.runners.hadoop import HadoopRunner
 from jobs.runners.step import Report, Step, StepResult
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp

@@ -23,8 +23,7 @@ import hdfs_native
 import pytest
 
 from jobs.factorize.job import FactorizeJob, factors_of, good_entries, run_factorize
-from jobs.factorize.make_input import balance, make_bytes, manifest_of, plan_matrices
-from jobs.factorize.verify import LIMIT, verify
+from jobs.factorize.matrices import LIMIT, balance, make_bytes, manifest_of, plan_matrices, verify
 from jobs.runners.hadoop import HadoopRunner
 from jobs.runners.step import Report, Step, StepResult
 from tests.fixtures import fake_nvml

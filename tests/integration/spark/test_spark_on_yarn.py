@@ -16,20 +16,19 @@ from typing import Any
 import pytest
 
 from jobs.factorize.job import FactorizeJob, run_factorize
-from jobs.factorize.make_input import (
+from jobs.factorize.manifest import Done
+from jobs.factorize.matrices import (
     GARBAGE_LINE,
+    LIMIT,
     balance,
     make_bytes,
     manifest_of,
     plan_flawed,
     plan_matrices,
 )
-from jobs.factorize.rows import Done
-from jobs.factorize.verify import LIMIT
-from jobs.outcome import Outcome
-from jobs.runners.inline import InlineRunner
+from jobs.runners.local import InlineRunner
 from jobs.runners.spark import SparkRunner
-from jobs.runners.step import Runner
+from jobs.runners.step import Outcome, Runner
 from tests.fixtures.yarn_site import Site
 from tests.integration.spark import program
 from tests.integration.spark.conftest import PYTHON, RUN_DIR, Submitter

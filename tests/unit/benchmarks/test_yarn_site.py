@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from benchmarks.yarn_faults import SECTIONS, _Account, _fault_rows, _table
-from jobs.factorize.rows import Done
-from jobs.outcome import Outcome, RejectedRecord
+from jobs.factorize.manifest import Done
+from jobs.runners.step import Outcome, RejectedRecord
 from tests.fixtures.yarn_site import SiteOptions, faults
 from tests.fixtures.yarn_site.faults import ANSWER, FAULTS, PUBLISHED
 from tests.fixtures.yarn_site.job import Result, RunningJob, compare

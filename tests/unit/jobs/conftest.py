@@ -7,14 +7,12 @@ import itertools
 import pytest
 
 from jobs.demo.record import ClusterFacts, DemoRecord, ServerFacts
-from jobs.factorize.rows import Done
-from jobs.factorize.verify import Check
+from jobs.factorize.manifest import Done
+from jobs.factorize.matrices import Check
 from jobs.images.job import ImagesOutcome, Indexed
-from jobs.images.make_input import PatchPlan, patches
-from jobs.images.purity import photograph_of, purity
+from jobs.images.make_input import PatchPlan, patches, photograph_of, purity
 from jobs.images.rows import Clustering
-from jobs.outcome import Outcome, RejectedRecord
-from jobs.runners.step import TaskRecord
+from jobs.runners.step import Outcome, RejectedRecord, TaskRecord
 
 NODES = ("w1", "w2", "w3", "w4")
 STAGES_S = (0.1, 0.2, 0.5, 0.2, 1.0)

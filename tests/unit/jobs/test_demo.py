@@ -5,13 +5,12 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from jobs.demo.checks import run_checks
-from jobs.demo.data import InputSize, plan_input
 from jobs.demo.pictures import mosaic_rows, overview, pictures
-from jobs.demo.record import as_json
+from jobs.demo.record import as_json, run_checks
 from jobs.demo.report import report_page
+from jobs.demo.run import InputSize, plan_input
 from jobs.factorize.manifest import records
-from jobs.outcome import RejectedRecord
+from jobs.runners.step import RejectedRecord
 from tests.fixtures.page_reader import Reader
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -6,8 +6,8 @@ import types
 
 import pytest
 
-from jobs.credentials import token_file
 from jobs.entry import main
+from jobs.runners.spark import token_file
 from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
 from yarn_accel.client import dispatch, task_servers
 from yarn_accel.client.binding import Binding, Endpoint, format_binding

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.factorize.manifest import Done, Reject, format_row, parse_row
 from jobs.factorize.mapper import FactorizeOptions, factorize
-from jobs.factorize.rows import Done, Reject, format_row, parse_row
 from yarn_accel.client.calls import Reference, Reply, Tensor
 from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.errors import RejectedError, StorageError, UnavailableError

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.outcome import Outcome, RejectedRecord, write_table
 from jobs.runners.hadoop import HadoopRunner, streaming_arguments
-from jobs.runners.step import Step
+from jobs.runners.step import Outcome, RejectedRecord, Step, write_table
 from yarn_accel.errors import ConfigError, JobError
 from yarn_accel.hadoop.site import SiteSettings
 from yarn_accel.hadoop.streaming import StreamingAdditions, complete

@@ -11,23 +11,22 @@ from pathlib import Path
 
 import pytest
 
+from jobs.entry import parse_stderr
 from jobs.factorize.job import FactorizeJob, factors_of, good_entries, parts_uri, run_factorize, write_outcome
-from jobs.factorize.make_input import (
+from jobs.factorize.manifest import key_of
+from jobs.factorize.matrices import (
     GARBAGE_LINE,
+    LIMIT,
     balance,
     make_bytes,
     manifest_of,
     plan_flawed,
     plan_matrices,
+    verify,
 )
-from jobs.factorize.manifest import key_of
-from jobs.factorize.verify import LIMIT, verify
 from jobs.images.job import ImagesJob, run_images
-from jobs.images.make_input import PatchPlan, patches, write_files
-from jobs.images.purity import purity
-from jobs.runners.inline import InlineRunner
-from jobs.runners.local import LocalRunner, parse_stderr
-from jobs.runners.local_tasks import path_of
+from jobs.images.make_input import PatchPlan, patches, purity, write_files
+from jobs.runners.local import InlineRunner, LocalRunner, LocalTask, path_of
 from jobs.runners.step import Step
 from yarn_accel.client import SequenceFileReader, SequenceFileWriter
 from yarn_accel.client.typed_bytes import encode_typed_pair
@@ -329,12 +328,9 @@ def test_an_output_folder_that_exists_is_an_error(runner, run_matrices):
 
 def test_a_text_record_under_typed_bytes_is_rejected_by_type(runners, tmp_path):
     (tmp_path / "stdin").write_bytes(encode_typed_pair("k", "no bytes"))
-    from jobs.runners.inline import _run_task
-    from jobs.runners.local_tasks import LocalTask
-
     step = Step("types", ("images-map",), (), file_uri(tmp_path / "out"), io="typedbytes")
     task = LocalTask(step, "r", "map", 0, step.mapper, tmp_path / "stdin", tmp_path / "stdout", tmp_path)
-    assert _run_task(task) == {"records_in": 1, "rejected": 1}
+    assert runners["inline"].run_task(task) == {"records_in": 1, "rejected": 1}
     assert b"wrong-type" in (tmp_path / "stdout").read_bytes()
 
 

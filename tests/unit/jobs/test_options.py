@@ -7,8 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from jobs.cli import root
-from jobs.options import RENAMED_RUNNERS, with_runner_options
-from jobs.runners.registry import RUNNERS
+from jobs.options import RENAMED_RUNNERS, RUNNERS, with_runner_options
 
 
 @click.command()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.factorize.make_input import GARBAGE_LINE, make_bytes, manifest_of, plan_flawed, plan_matrices
-from jobs.factorize.rows import Reject, parse_row
+from jobs.factorize.manifest import Reject, parse_row
+from jobs.factorize.matrices import GARBAGE_LINE, make_bytes, manifest_of, plan_flawed, plan_matrices
 from jobs.runners.spark import SparkRunner, _report_progress
 from jobs.runners.spark_program import run_task, split_lines
 from jobs.runners.step import Step

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs.images import rounds
-from jobs.images.make_input import DEFAULT_CLUSTERS, PatchPlan, patches
+from jobs.images import clustering
+from jobs.images.clustering import ClusterOptions, reduce_features
+from jobs.images.make_input import DEFAULT_CLUSTERS, PatchPlan, patches, purity
 from jobs.images.mapper import ImagesOptions, map_records
-from jobs.images.purity import purity
-from jobs.images.reducer import ClusterOptions, reduce_features
 from jobs.images.rows import parse_lines
 from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.client.fallback import LocalExecutor
@@ -20,7 +19,7 @@ from yarn_accel.client.typed_bytes import TypedBytesReader, encode_typed_pair
 from yarn_accel.errors import AccelError, RejectedError, RemoteProtocolError, UnavailableError
 
 ATTEMPT = CurrentAttempt.from_environ({})
-SAMPLE = Path(rounds.__file__).parent / "sample"
+SAMPLE = Path(clustering.__file__).parent / "sample"
 
 
 class Server:
@@ -223,23 +222,23 @@ class Shards:
         self.server, self.count = Server(), count
 
     def start(self, k):
-        sample = [pair for shard in self.shards for pair in rounds.sample_rows(piped(shard), 2)]
+        sample = [pair for shard in self.shards for pair in clustering.sample_rows(piped(shard), 2)]
         return reduced(sample, self.server, self.count, k).centroids
 
     def round(self, centroids):
         parts = [part for shard in self.shards for part in self.step(shard, centroids)]
         lines = []
         for reducer in range(2):
-            lines += rounds.merge_partials(piped(part for part in parts if int(part[0]) % 2 == reducer))
+            lines += clustering.merge_partials(piped(part for part in parts if int(part[0]) % 2 == reducer))
         return clustering_of(lines)
 
     def step(self, shard, centroids):
-        return rounds.step_rows(piped(shard), centroids, self.server, ATTEMPT, self.count)
+        return clustering.step_rows(piped(shard), centroids, self.server, ATTEMPT, self.count)
 
     def index(self, centroids):
         lines = []
         for shard in self.shards:
-            lines += rounds.assign_rows(piped(shard), centroids, self.server, ATTEMPT, self.count)
+            lines += clustering.assign_rows(piped(shard), centroids, self.server, ATTEMPT, self.count)
         return clustering_of(lines)
 
 
@@ -255,11 +254,11 @@ def lloyd(points, centroids):
 
 
 def test_rounds_over_shards_end_where_one_computation_ends(features, count, monkeypatch):
-    monkeypatch.setattr(rounds, "BATCH_ROWS", 30)
+    monkeypatch.setattr(clustering, "BATCH_ROWS", 30)
     shards = Shards(features, 3, count)
     start = shards.start(k=8)
     said = []
-    ended = rounds.iterate(start, shards.round, max_rounds=100, tolerance=1e-18, report=said.append)
+    ended = clustering.iterate(start, shards.round, max_rounds=100, tolerance=1e-18, report=said.append)
     assert ended.is_converged
     assert len(said) == ended.n_rounds
     result = shards.index(ended.centroids)
@@ -275,7 +274,7 @@ def test_keys_of_requests_differ_from_round_to_round(features, count):
     shards = Shards(features, 1, count)
     start = shards.start(k=8)
     shards.server.calls.clear()
-    rounds.iterate(start, shards.round, max_rounds=2, tolerance=0.0, report=lambda line: None)
+    clustering.iterate(start, shards.round, max_rounds=2, tolerance=0.0, report=lambda line: None)
     keys = [call.key for call in shards.server.calls]
     assert len(keys) == len(set(keys)) == 2
 
@@ -284,7 +283,7 @@ def test_a_cluster_without_images_keeps_its_place(features, count):
     shards = Shards(features, 2, count)
     start = dict(shards.start(k=2))
     far = start[0]._replace(values=tuple(1000.0 for _ in start[0].values))
-    ended = rounds.iterate(
+    ended = clustering.iterate(
         {**start, 2: far}, shards.round, max_rounds=3, tolerance=0.0, report=lambda line: None
     )
     assert ended.centroids[2].values == far.values
@@ -294,7 +293,7 @@ def test_a_cluster_without_images_keeps_its_place(features, count):
 
 def test_sums_that_are_none():
     with pytest.raises(RemoteProtocolError, match="'000001'"):
-        list(rounds.merge_partials(piped([("000001", b"x" * 23)])))
+        list(clustering.merge_partials(piped([("000001", b"x" * 23)])))
 
 
 def test_the_sample_in_the_repository(server, count):

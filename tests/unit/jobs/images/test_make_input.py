@@ -4,8 +4,16 @@ from contextlib import contextmanager
 import pytest
 from PIL import Image
 
-from jobs.images.make_input import ALL_PHOTOGRAPHS, PHOTOGRAPHS, PatchPlan, Photograph, patches, write_files
-from jobs.images.purity import photograph_of, purity
+from jobs.images.make_input import (
+    ALL_PHOTOGRAPHS,
+    PHOTOGRAPHS,
+    PatchPlan,
+    Photograph,
+    patches,
+    photograph_of,
+    purity,
+    write_files,
+)
 from yarn_accel.client.sequence_file import SequenceFileReader
 from yarn_accel.errors import StartupError
 
