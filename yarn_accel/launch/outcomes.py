@@ -1,4 +1,4 @@
-"""What became of live applications and DAGs: the master's answers in the form that a simulation has.
+"""The outcomes of live applications and DAGs: the master's answers in the form that a simulation has.
 
 `ask_outcomes` asks; from its answers `live_report` makes a report on tasks, and `live_dag_outcome` the
 outcome of DAGs. Seconds begin with the first submission.
@@ -26,7 +26,7 @@ _Answers = Mapping[str, Mapping[str, Any]]
 
 
 async def ask_outcomes(control: Control, apps: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What the master knows of applications, with all of their tasks that are done.
+    """The master's answers about applications, with all of their tasks that are done.
 
     Args:
         apps: their names; none: all that it knows.
@@ -54,7 +54,7 @@ async def _ask(control: Control, app: str) -> dict[str, Any]:
 
 
 def live_outcome(answers: _Answers) -> RunOutcome:
-    """The outcome of applications that were asked for; seconds begin with the first submission."""
+    """The outcome of applications, from `ask_outcomes`' answers."""
     policy = str(next(iter(answers.values()))["policy"])
     zero = min(answer["begun_at"] for answer in answers.values())
 
@@ -108,7 +108,7 @@ def nodes_of(answers: _Answers) -> list[str]:
 
 
 def _node_use(answers: _Answers, use: Mapping[str, Any], zero: float) -> dict[str, tuple[NodeUse, ...]]:
-    """What nodes did: tasks say exactly who held what, samples what the I/O was."""
+    """The use of nodes: cores and GPUs exactly as tasks held them, I/O as it was sampled."""
     changes: dict[str, list[_Change]] = defaultdict(list)
     for answer in answers.values():
         demands = {form: (cores, gpus) for form, cores, gpus in answer["demands"]}
@@ -159,7 +159,7 @@ def _added_up(changes: list[_Change]) -> Iterator[NodeUse]:
 
 
 def what_is_missing(answers: _Answers) -> Iterator[str]:
-    """What the outcome does not know, for its reader."""
+    """Lines for the reader of an outcome on what is not known."""
     for app, answer in answers.items():
         n_done, n_rows = answer["tasks"].get("done", 0), answer["n_rows"]
         n_unknown = sum(EndedTask(*row).delay is None for row in answer["rows"])

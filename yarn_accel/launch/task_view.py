@@ -1,4 +1,4 @@
-"""What `tasks status | top | submit --wait` and `dag status | top` show of a task service, from its status.
+"""Tables and progress bars of the commands `tasks` and `dag`, from the status of a task service.
 
 Names and errors come from users and their programs: they are text, never a command to the terminal.
 """
@@ -202,7 +202,7 @@ def _dag_cells(name: str, row: Mapping[str, Any]) -> list[Text | str]:
 
 
 def _dag_notes(row: Mapping[str, Any]) -> Iterator[str]:
-    """What few DAGs have: costs, and an error."""
+    """Lines about costs and errors, which few DAGs have."""
     dag, error = row["dag"], row["error"]
     if dag["n_moved"]:
         yield f"{dag['n_moved']} tasks moved to another worker before they started"

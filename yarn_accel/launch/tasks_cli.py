@@ -305,7 +305,7 @@ def dag_resume(dag: str, application: str) -> None:
     click.echo(f"{dag} goes on")
 
 
-# What both groups do.
+# Both groups.
 
 
 def _check_given(folder: Path | None, json_file: Path | None) -> None:

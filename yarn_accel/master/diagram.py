@@ -84,7 +84,7 @@ def standing(node: _Node) -> tuple[str, str]:
 
 
 def summary(node: _Node) -> str:
-    """What a server has to do, in few words."""
+    """A server's load in few words: requests in flight, queued and per second."""
     server = (node["heard"] or {}).get("server") or {}
     rates = node["rates"] or {}
     words = [f"{_brief(server[key])} {words}" for key, words in _LOADS if key in server]

@@ -308,7 +308,7 @@ def _devices(node: _Values) -> Iterator[object]:
 
 
 def _computes_on(node: _Values) -> Iterator[str]:
-    """What the server computes on, where the node has GPUs."""
+    """The devices that the server computes on, where the node has GPUs."""
     heard = node["heard"] or _NOTHING
     devices = (heard.get("server") or _NOTHING).get("computes_on", "")
     if heard.get("devices") and devices:

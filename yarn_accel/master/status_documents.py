@@ -24,7 +24,7 @@ _N_STEP = 100
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What somebody wants to see: a node, a rack, or (both empty) everything."""
+    """The part of the cluster to show: a node, a rack, or (both empty) everything."""
 
     node: str = ""
     rack: str = ""

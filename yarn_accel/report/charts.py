@@ -1,4 +1,4 @@
-"""What the status page and the reports of commands both show: SVG charts, and the table of tasks' figures.
+"""SVG charts, and the table of tasks' figures, for the status page and the reports of commands.
 
 Functions here compute places and lengths; `charts.svg` has the markup. Colours are classes of the style.
 """
@@ -19,7 +19,7 @@ from yarn_accel.report.pages import macros, markup, table
 
 #: Colours c0, c1, ... of the style sheet.
 N_COLOURS = 8
-#: What a Gantt chart draws at most.
+#: A Gantt chart draws no more than this.
 MOST_ROWS = 200
 MOST_BARS = 5_000
 _MOST_POINTS = 400
@@ -194,7 +194,7 @@ def line_chart(
 
 
 def figures_table(figures: Mapping[str, Sequence[Mapping[str, Any]]]) -> Markup:
-    """What is believed of a task that nobody disturbs, by name and form, and of those that ran what happened.
+    """The expected times of an undisturbed task, by name and form, beside the times of those that ran.
 
     Args:
         figures: of the task service's status.

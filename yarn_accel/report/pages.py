@@ -166,5 +166,5 @@ def _environment(folder: Path) -> Environment:
 def _finalize(value: object) -> object:
     """How a value is shown: None as nothing, fractions with two digits."""
     if isinstance(value, float):
-        return f"{value:.2f}".rstrip("0").rstrip(".")
+        return f"{value:.2f}".rstrip("0").rstrip(".") if value % 1 else f"{value:.0f}"
     return "" if value is None else visible(value)

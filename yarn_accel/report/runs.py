@@ -44,19 +44,19 @@ MAX_DRAWN_NODES = 24
 #: Shortly after a DAG's arrival SD may be thousands below 0, beside which nothing else could be seen.
 SHOWN_SLOWDOWNS = (-1.5, 2.0)
 _N_STEPS = 240
-#: What a page shows at most; the JSON has all.
+#: A page shows no more than this; the JSON has all.
 _MOST_TASKS = 100
 _MOST_CURVES = 48
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a report on tasks shows.
+    """The content of a report on tasks.
 
     Attributes:
         places: what the nodes of `outcome.use` have.
-        figures: what is believed of applications, by name, as a task service's status has it.
-        notes: what its reader should know.
+        figures: expected times by application, as a task service's status has them.
+        notes: lines for the reader on what is missing.
     """
 
     outcome: RunOutcome

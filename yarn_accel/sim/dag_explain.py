@@ -56,7 +56,7 @@ class _Dag(BaseModel):
 
 
 class SimulatedDags(BaseModel):
-    """What `dag simulate --json` wrote; see docs/mps.md."""
+    """The outcome of DAGs, read from the JSON of `dag simulate --json`; see docs/mps.md."""
 
     model_config = _FORM
 
@@ -133,7 +133,7 @@ def _explain_task(outcome: SimulatedDags, task: _Task) -> Iterator[str]:
 
 
 def _waited(outcome: SimulatedDags, task: _Task) -> str:
-    """What it waited for once its inputs were there."""
+    """The reason why a task did not start as soon as its inputs were there."""
     ready_s = outcome.ready_s(task)
     if task.start <= ready_s:
         return "for no machine: it started when all it needs was there"

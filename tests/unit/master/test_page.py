@@ -149,26 +149,14 @@ def test_an_unknown_node_or_rack_shows_everything():
     ],
 )
 def test_the_header_says_how_the_application_is(change, word):
+    empty = read(Scene([]))
+    assert (drawn(empty), empty.texts("span", "pill")) == ({}, ["no server yet"])
     state = four_nodes().state()
     changed = {**state, **change, "totals": {**state["totals"], **change.get("totals", {})}}
     assert Reader(page(changed, Query())).texts("span", "pill") == [word]
 
 
-def test_an_empty_cluster_has_a_page():
-    reader = read(Scene([]))
-    assert not drawn(reader)
-    assert reader.texts("span", "pill") == ["no server yet"]
-
-
 # How nodes stand.
-
-
-def test_a_silent_agent_is_seen():
-    scene = four_nodes()
-    for _ in range(6):
-        scene.heartbeat(silent=("w2",))
-    assert "warn" in drawn(read(scene))["w2"]
-    assert rows(read(scene), "Nodes")[1][2] == "silent"
 
 
 def test_an_unhealthy_server_is_seen_with_its_problem_and_its_nodes_are_alone():
@@ -180,12 +168,6 @@ def test_an_unhealthy_server_is_seen_with_its_problem_and_its_nodes_are_alone():
     assert "idle" in drawn(reader)["w2"]
     assert "cuda:0 does not answer" in rows(reader, "Nodes")[0][-1]
     assert reader.texts("div", "card")[1] == "1 / 2nodes bound; 1 with their own CPU only"
-
-
-def test_a_node_that_is_gone_is_seen():
-    scene = four_nodes()
-    scene.report(w2="gone")
-    assert "bad" in drawn(read(scene))["w2"]
 
 
 def test_a_server_that_failed_is_reported_with_the_reason():
@@ -212,8 +194,12 @@ def test_slots_that_are_not_set_yet_have_a_question_mark():
     assert "1 ? slot" in reader.texts("text")
 
 
-def test_a_node_that_is_gone_has_no_slots():
+def test_a_silent_agent_and_a_node_that_is_gone_without_slots_are_seen():
     scene = four_nodes()
+    for _ in range(6):
+        scene.heartbeat(silent=("w2",))
+    assert "warn" in drawn(read(scene))["w2"]
+    assert rows(read(scene), "Nodes")[1][2] == "silent"
     scene.report(w2="gone")
     reader = read(scene)
     assert drawn(reader)["w2"] >= {"bad"}
