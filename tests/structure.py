@@ -43,7 +43,6 @@ MOST_SLIVERS: dict[str, int] = {
     "torque_sched/report": 2,
     "torque_sched/sim": 2,
     "torque_sched/site": 4,
-    "yarn_accel/client": 1,
     "yarn_accel/core/application": 3,
     "yarn_accel/core/dags/live": 2,
     "yarn_accel/core/dags/policies": 5,
@@ -53,7 +52,6 @@ MOST_SLIVERS: dict[str, int] = {
     "yarn_accel/master": 3,
     "yarn_accel/node": 3,
     "yarn_accel/tasks": 3,
-    "yarn_accel/wire": 1,
     "yarn_accel/worker": 2,
 }
 """Folder -> how many more it may have; only what waits for its redesign stands here."""
@@ -80,15 +78,14 @@ EDGES: dict[str, str] = {
 """``path:Protocol`` with less than two implementations -> the edge of a process that it draws."""
 
 SAME_NAME: dict[str, str] = {
-    "agent_timeout_s": "not yet judged",
     "hung_s": "not yet judged",
     "idle_s": "not yet judged",
     "key_bytes": "not yet judged",
     "patience_s": "not yet judged",
     "recovery_s": "not yet judged",
     "silence_s": "not yet judged",
-    "stale_s": "not yet judged",
-    "timeout_s": "not yet judged",
+    "stale_s": "age of figures that a mapper still uses, and silence of the master that an agent bears",
+    "timeout_s": "longest silence of different peers: a pipeline server, HDFS by WebHDFS",
 }
 """Name of a default that is written in several modules -> why the values are different ideas."""
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from benchmarks.gpu.cases import Case, Judgement, cases, factorization_of, judged
 from benchmarks.gpu.setting import GpuSetting
 from benchmarks.pipeline.setting import calls_of
+from benchmarks.pipeline.setting import packed as packed_outcomes
 from benchmarks.result import Row, measured
 from yarn_accel.client.calls import Call, Tensor
 from yarn_accel.client.client import Client
@@ -58,7 +59,7 @@ def packed(client: Client, operation: str) -> list[Judgement]:
     work = list(calls_of(operation, {}, ((Tensor.of(case.arrays[0]),) for case in made)))
     cases_of = {call.key: case for call, case in zip(work, made, strict=True)}
     found = []
-    for call, outcome in client.map(work, 4, pack=_PACK):  # as they are done, not in the calls' order
+    for call, outcome in packed_outcomes(client, work, 4, _PACK):  # as they are done, not in the calls' order
         if isinstance(outcome, AccelError):
             raise outcome
         found.append(judged(cases_of[call.key], outcome.arrays(), outcome.info))

@@ -29,7 +29,7 @@ from benchmarks.result import Row, measured, observed
 from yarn_accel.client.calls import Call, Reference
 from yarn_accel.storage import Store
 from yarn_accel.testbed import Cluster, UpOptions, take_down
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire import TensorSpec
 
 NAME = "bench-pipeline"
 MB = 1_000_000

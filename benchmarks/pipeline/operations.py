@@ -13,7 +13,7 @@ from typing import Any
 
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations import Operation, Outcome, Place, allocate, get
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire import TensorSpec
 
 Params = Mapping[str, Any]
 Specs = Sequence[TensorSpec]

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.pipeline.own_server import OwnServer
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.client import Client
+from yarn_accel.client.dispatch import CallSource
 from yarn_accel.errors import AccelError
 
 MIB = 1 << 20
@@ -49,16 +50,32 @@ def calls_of(operation: str, params: Mapping[str, Any], inputs: Iterable[tuple[A
         yield Call(f"{prefix}-{at}", operation, params, items)
 
 
-def replies(client: Client, work: Iterable[Call], window: int, **options: Any) -> Iterator[Reply]:
+def replies(client: Client, work: Iterable[Call], window: int, pack: int = 1) -> Iterator[Reply]:
     """The reply to every call.
 
     Raises:
         AccelError: what the first failed call failed with.
     """
-    for _, outcome in client.map(work, window, **options):
+    for _, outcome in client.map(work, window) if pack == 1 else packed(client, work, window, pack):
         if isinstance(outcome, AccelError):
             raise outcome
         yield outcome
+
+
+def packed(
+    client: Client, work: Iterable[Call], window: int, pack: int
+) -> Iterator[tuple[Call, Reply | AccelError]]:
+    """As `Client.map`, with so many calls as one request, as a `Dispatcher` sends them."""
+    source = CallSource(work, window, pack=pack, takes_stacks=client.takes_stacks)
+    while True:
+        while client.n_in_flight < window:
+            following = source.next()
+            if following is None:
+                break
+            client.submit(following)
+        if not client.n_in_flight:
+            return
+        yield from source.settle(*client.next_outcome())
 
 
 def size_text(n_bytes: int) -> str:

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from yarn_accel.client.current_attempt import CurrentAttempt
     from yarn_accel.client.late_binding import DeviceClaim, claim_device
     from yarn_accel.client.local_server import LocalServer
-    from yarn_accel.client.reporter import COUNTER_GROUP, Reporter
-    from yarn_accel.client.results import (
+    from yarn_accel.client.operation_calls import (
         LU,
         QR,
         SVD,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
         SeparateLU,
         Solution,
     )
+    from yarn_accel.client.reporter import COUNTER_GROUP, Reporter
     from yarn_accel.client.runners import connect
     from yarn_accel.client.sequence_file import SequenceFileReader, SequenceFileWriter
     from yarn_accel.client.task_files import TaskFiles
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         StorageError,
         UnavailableError,
     )
-    from yarn_accel.wire.tensors import TensorSpec
+    from yarn_accel.wire import TensorSpec
 
 __all__ = [
     "COUNTER_GROUP",
@@ -129,7 +129,7 @@ _MODULES = {
         "encode_typed_pair",
         "write_typed_pairs",
     ),
-    "yarn_accel.wire.tensors": ("TensorSpec",),
+    "yarn_accel.wire.messages": ("TensorSpec",),
     "yarn_accel.errors": tuple(name for name in __all__ if name.endswith("Error")),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
@@ -138,6 +138,6 @@ _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
-    module = importlib.import_module(_PLACES.get(name, "yarn_accel.client.results"))
+    module = importlib.import_module(_PLACES.get(name, "yarn_accel.client.operation_calls"))
     value = globals()[name] = getattr(module, name)
     return value

@@ -22,7 +22,6 @@ from typing import (
     Iterator,
     List,
     Mapping,
-    NamedTuple,
     Optional,
     Sequence,
     Tuple,
@@ -30,11 +29,9 @@ from typing import (
 )
 
 from yarn_accel.client import operation_calls as calls_of
-from yarn_accel.client.call_source import Outcome, calls_in, not_a_call
-from yarn_accel.client.calls import Call, Reference, Reply
-from yarn_accel.client.dispatch import FALLBACK_DEVICE, Dispatcher
-from yarn_accel.client.reporter import CounterBatch, Reporter
-from yarn_accel.client.results import (
+from yarn_accel.client.calls import Call, Outcome, Reference, Reply
+from yarn_accel.client.dispatch import FALLBACK_DEVICE, Dispatcher, calls_in, not_a_call
+from yarn_accel.client.operation_calls import (
     LU,
     QR,
     SVD,
@@ -49,6 +46,7 @@ from yarn_accel.client.results import (
     SeparateLU,
     Solution,
 )
+from yarn_accel.client.reporter import CounterBatch, Reporter
 from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import (
     UNKNOWN_STORAGE,
@@ -100,28 +98,6 @@ class CallKeys:
         )
 
 
-class AcceleratorParts(NamedTuple):
-    """What `connect` puts together for an `Accelerator`.
-
-    Attributes:
-        new_dispatcher: makes one more dispatcher to the same servers.
-        keys: for calls without one.
-        window, pack: see `Accelerator.map`.
-        reporter: where counters and status go.
-        counts_calls: every call is a record: ``records_in`` = ``done`` + ``rejected`` + ``failed`` (for
-            reasons that are not the record's) + ``cancelled``.
-        resources: closed at the end.
-    """
-
-    new_dispatcher: Callable[[], Dispatcher]
-    keys: CallKeys
-    window: int
-    pack: Union[int, str]
-    reporter: Reporter
-    counts_calls: bool
-    resources: contextlib.ExitStack
-
-
 class Accelerator:
     """Calls to whichever pipeline server answers; use it as a context manager, from any thread.
 
@@ -147,14 +123,35 @@ class Accelerator:
         AuthenticationError, RemoteProtocolError: no server takes this credential, or this version.
         LocalProtocolError: it is closed, or belongs to another process: after a fork, connect in the child.
 
+    Args:
+        new_dispatcher: makes one more dispatcher to the same servers.
+        keys: for calls without one.
+        window, pack: see `map`.
+        reporter: where counters and status go.
+        counts_calls: every call is a record: ``records_in`` = ``done`` + ``rejected`` + ``failed`` (for
+            reasons that are not the record's) + ``cancelled``.
+        resources: closed at the end.
+
     Attributes:
         reporter: for a mapper's own counters and status; silent outside Hadoop Streaming.
     """
 
-    def __init__(self, parts: AcceleratorParts) -> None:
-        self.reporter = parts.reporter
-        self._parts = parts
-        self._counters = CounterBatch(parts.reporter)
+    def __init__(
+        self,
+        new_dispatcher: Callable[[], Dispatcher],
+        keys: CallKeys,
+        *,
+        window: int,
+        pack: Union[int, str],
+        reporter: Reporter,
+        counts_calls: bool,
+        resources: contextlib.ExitStack,
+    ) -> None:
+        self.reporter = reporter
+        self._new_dispatcher, self._keys = new_dispatcher, keys
+        self._window, self._pack = window, pack
+        self._counts_calls, self._resources = counts_calls, resources
+        self._counters = CounterBatch(reporter)
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._free: List[Dispatcher] = []
@@ -191,7 +188,7 @@ class Accelerator:
                 dispatcher.close()
         finally:
             self.flush_counters()
-            self._parts.resources.close()
+            self._resources.close()
 
     def flush_counters(self) -> None:
         """Write the counters that wait to be written, as happens about once per second and at the end."""
@@ -215,12 +212,15 @@ class Accelerator:
             options: the arguments of `Call.of`, and the operation's parameters.
         """
         call = _as_call(operation, inputs, options)
-        with contextlib.closing(self.map((call,), window=1, pack=1)) as outcomes:
-            for _, outcome in outcomes:
-                if isinstance(outcome, AccelError):
-                    raise outcome
-                return outcome
-        raise LocalProtocolError("a call without outcome")
+        dispatcher = self._take()
+        try:
+            self._prepare(call)
+            outcome = self._settled(call, dispatcher.outcome(call))
+        finally:
+            self._give_back(dispatcher)
+        if isinstance(outcome, AccelError):
+            raise outcome
+        return outcome
 
     def map(
         self,
@@ -256,8 +256,8 @@ class Accelerator:
                 closed.
             Exception: what `calls` themselves raise, or a signal handler, unchanged; the object stays usable.
         """
-        window = self._parts.window if window is None else window
-        pack = self._parts.pack if pack is None else pack
+        window = self._window if window is None else window
+        pack = self._pack if pack is None else pack
         dispatcher = self._take()
         try:
             outcomes: Any = dispatcher.map(self._prepared(calls), window, ordered=ordered, pack=pack)
@@ -287,9 +287,9 @@ class Accelerator:
             if self._submitter is None:
                 from yarn_accel.client.submission import Submitter
 
-                dispatcher, parts = self._new(), self._parts
+                dispatcher = self._new()
                 settle = functools.partial(self._settle_submitted, dispatcher)
-                self._submitter = Submitter(dispatcher, parts.window, parts.pack, settle)
+                self._submitter = Submitter(dispatcher, self._window, self._pack, settle)
         self._prepare(call)
         future = self._submitter.submit(call)
         future.add_done_callback(self._note_cancelled)
@@ -385,59 +385,52 @@ class Accelerator:
             yield call
 
     def _prepare(self, call: Call) -> None:
-        self._parts.keys.give(call)
-        if self._parts.counts_calls:
-            self._counters.add("records_in")
-            self._counters.add("sent")
+        self._keys.give(call)
+        if self._counts_calls:
+            self._counters.add(records_in=1, sent=1)
 
     def _settled(self, call: Call, outcome: Outcome) -> Outcome:
         """The outcome as the caller gets it."""
-        other = self._parts.keys.other(call, outcome) if isinstance(outcome, AccelError) else None
+        other = self._keys.other(call, outcome) if isinstance(outcome, AccelError) else None
         if other is not None:
-            with self._taken() as dispatcher:
-                try:
-                    outcome = dispatcher.call(other)
-                except AccelError as error:
-                    reraise_from_signal(error)
-                    outcome = error
+            dispatcher = self._take()
+            try:
+                outcome = dispatcher.outcome(other)
+            except AccelError as error:
+                reraise_from_signal(error)
+                outcome = error
+            finally:
+                self._give_back(dispatcher)
         self._settle(call, outcome)
         return outcome
 
     def _settle_submitted(self, dispatcher: Dispatcher, call: Call, outcome: Outcome) -> Optional[Call]:
         """As `_settled`, but the call to send again is given back."""
         self._report(dispatcher)
-        other = self._parts.keys.other(call, outcome) if isinstance(outcome, AccelError) else None
+        other = self._keys.other(call, outcome) if isinstance(outcome, AccelError) else None
         if other is None:
             self._settle(call, outcome)
         return other
 
     def _note_cancelled(self, future: Future[Reply]) -> None:
-        if future.cancelled() and self._parts.counts_calls:
-            self._counters.add("cancelled")
+        if future.cancelled() and self._counts_calls:
+            self._counters.add(cancelled=1)
 
     def _settle(self, call: Call, outcome: Outcome) -> None:
         """Name the record, and count it."""
         if isinstance(outcome, AccelError):
             outcome.place = outcome.place or _place(call)
-        if not self._parts.counts_calls:
+        if not self._counts_calls:
             return
-        count = self._counters.add
         if isinstance(outcome, Reply):
-            count("done")
-            count("bytes", outcome.bytes_in)
-            count("cpu_fallback", int(outcome.device == FALLBACK_DEVICE))
+            is_own = outcome.device == FALLBACK_DEVICE
+            self._counters.add(done=1, bytes=outcome.bytes_in, cpu_fallback=int(is_own))
+        elif is_bad_record(outcome):
+            self._counters.add(rejected=1)
         else:
-            count("rejected" if is_bad_record(outcome) else "failed")
+            self._counters.add(failed=1)
 
     # Dispatchers
-
-    @contextlib.contextmanager
-    def _taken(self) -> Generator[Dispatcher, None, None]:
-        dispatcher = self._take()
-        try:
-            yield dispatcher
-        finally:
-            self._give_back(dispatcher)
 
     def _take(self) -> Dispatcher:
         self._check_open()
@@ -447,7 +440,7 @@ class Accelerator:
         return self._new()
 
     def _new(self) -> Dispatcher:
-        dispatcher = self._parts.new_dispatcher()
+        dispatcher = self._new_dispatcher()
         self._reported[id(dispatcher)] = dict(dispatcher.counts)
         return dispatcher
 
@@ -464,8 +457,8 @@ class Accelerator:
     def _report(self, dispatcher: Dispatcher) -> None:
         reported = self._reported[id(dispatcher)]
         if dispatcher.counts != reported:
-            for name, amount in dispatcher.counts.items():
-                self._counters.add(name, amount - reported[name])
+            more = {name: amount - reported[name] for name, amount in dispatcher.counts.items()}
+            self._counters.add(**more)
             self._reported[id(dispatcher)] = dict(dispatcher.counts)
 
     def _check_open(self) -> None:

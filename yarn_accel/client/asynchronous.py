@@ -18,9 +18,9 @@ from typing import (
 
 from yarn_accel.client import operation_calls as calls_of
 from yarn_accel.client.accelerator import Accelerator
-from yarn_accel.client.call_source import Outcome, calls_in, check_window, not_a_call
-from yarn_accel.client.calls import Call, Reference, Reply
-from yarn_accel.client.results import (
+from yarn_accel.client.calls import Call, Outcome, Reference, Reply
+from yarn_accel.client.dispatch import calls_in, check_window, not_a_call
+from yarn_accel.client.operation_calls import (
     LU,
     QR,
     SVD,

@@ -27,7 +27,7 @@ from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 from yarn_accel.client.agent_folders import agent_sockets
 from yarn_accel.client.binding import Binding, Endpoint, choose, parse_binding
-from yarn_accel.client.routing_hints import RoutingHints, parse_routing_hints
+from yarn_accel.client.request_routing import RoutingHints, parse_routing_hints
 from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import ConfigError
 
@@ -105,6 +105,9 @@ class ServerWatch:
     Args:
         every_s: lifetime of an answer; one with routing hints lives for a second at most.
         ask, clock: as `discover_servers` and `time.monotonic`.
+
+    Attributes:
+        until_s: when the last answer ends, by the clock.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class ServerWatch:
         self._ask = ask
         self._clock = clock
         self._found: Optional[DiscoveredServers] = None
-        self._until_s = -math.inf
+        self.until_s = -math.inf
 
     def now(self, is_urgent: bool = False) -> DiscoveredServers:
         """The current servers; `is_urgent` asks again at once, as after the failure of a server.
@@ -127,13 +130,13 @@ class ServerWatch:
         Without an answer the last known servers stay, and the reason says so.
         """
         began_s = self._clock()
-        if self._found is None or is_urgent or began_s >= self._until_s:
+        if self._found is None or is_urgent or began_s >= self.until_s:
             found = self._ask(self._environ)
             every_s = self._every_s if found.routing_hints is None else min(self._every_s, HINTS_EVERY_S)
             now_s = self._clock()
             if found.source == "none":
                 every_s = max(every_s, _PAUSE_PER_LOOKUP * (now_s - began_s))
-            self._until_s = now_s + every_s
+            self.until_s = now_s + every_s
             if found.source == "none" and self._found is not None and self._found.binding.servers:
                 last = self._found
                 found = DiscoveredServers(

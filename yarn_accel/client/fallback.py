@@ -13,8 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar
 
 from yarn_accel import operations
-from yarn_accel.client.calls import Call, Reference, Reply, Tensor
-from yarn_accel.client.payload import inputs_of, request_of
+from yarn_accel.client.calls import Call, Reference, Reply, Tensor, inputs_of, request_of
 from yarn_accel.client.task_files import TaskFiles
 from yarn_accel.client.webhdfs import DEFAULT_MAX_BYTES, WebHdfs
 from yarn_accel.errors import LocalProtocolError, RejectedError, StorageError, UnavailableError

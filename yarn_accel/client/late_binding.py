@@ -39,7 +39,7 @@ from yarn_accel.wire.credential import SECRET_ALIAS, claim_token, decode
 
 FORMS = ("cpu", "gpu")
 #: An agent that lives answers each line at once; a busy machine may take some time.
-AGENT_TIMEOUT_S = 5.0
+_AGENT_TIMEOUT_S = 5.0
 _GRACE_S = 5.0
 #: So soon the agent hears of a change between reading and computing.
 _LOOK_S = 0.1
@@ -144,7 +144,7 @@ class DeviceClaim:
         self._set_reading(False)
         self._is_over.set()
         if self._renewing is not None:
-            self._renewing.join(AGENT_TIMEOUT_S)
+            self._renewing.join(_AGENT_TIMEOUT_S)
         link, self._link = self._link, None
         if link is None:
             return
@@ -246,7 +246,7 @@ class DeviceClaim:
                     link.send({"reading": False})
                 renew_at_s = self._clock() + self._renew_s
             if not link.has_more(renew_at_s - self._clock()):
-                if self._clock() - heard_s > AGENT_TIMEOUT_S:
+                if self._clock() - heard_s > _AGENT_TIMEOUT_S:
                     raise UnavailableError("the agent is silent")
                 continue
             answer, heard_s = link.receive(), self._clock()
@@ -291,7 +291,7 @@ class _AgentLink:
         self._received = b""
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._sock.settimeout(AGENT_TIMEOUT_S)
+            self._sock.settimeout(_AGENT_TIMEOUT_S)
             self._sock.connect(path)
             if not is_trusted:
                 check_peer(self._sock)
@@ -324,7 +324,7 @@ class _AgentLink:
             OSError: none came in time, or the connection is lost.
             UnavailableError: it is no line of an agent.
         """
-        until_s = time.monotonic() + AGENT_TIMEOUT_S
+        until_s = time.monotonic() + _AGENT_TIMEOUT_S
         while b"\n" not in self._received:
             self._sock.settimeout(max(0.001, until_s - time.monotonic()))
             part = self._sock.recv(_MAX_LINE_BYTES)

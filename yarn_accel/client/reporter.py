@@ -209,10 +209,11 @@ class CounterBatch:
         self._amounts: Dict[str, int] = {}
         self._due_s = clock() + _FLUSH_EVERY_S
 
-    def add(self, name: str, amount: int = 1) -> None:
-        """Add to one of this project's own counters, now or soon."""
+    def add(self, **amounts: int) -> None:
+        """Add to some of this project's own counters, now or soon."""
         with self._lock:
-            self._amounts[name] = self._amounts.get(name, 0) + amount
+            for name, amount in amounts.items():
+                self._amounts[name] = self._amounts.get(name, 0) + amount
         if self._clock() >= self._due_s:
             self.flush()
 

@@ -1,6 +1,7 @@
 """`connect`: where an `Accelerator` comes from, on a cluster, on one machine, or within this process.
 
-Standard library only, Python 3.8; what a runner needs is imported when it is asked for.
+Each setting is the argument's, else the environment's, else its default. Standard library only, Python 3.8;
+what a runner needs is imported when it is asked for.
 """
 
 from __future__ import annotations
@@ -8,20 +9,23 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
+import math
 import os
 import time
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Optional, Tuple, Union
 
-from yarn_accel.client.settings import ConnectSettings
+from yarn_accel.client.dispatch import PATIENCE_S, Dispatcher
+from yarn_accel.client.transport import LOST_AFTER_S
 from yarn_accel.errors import AuthenticationError, ConfigError
 
 if TYPE_CHECKING:
     from yarn_accel.client.accelerator import Accelerator
     from yarn_accel.client.binding import Binding, Endpoint
-    from yarn_accel.client.dispatch import Dispatcher
     from yarn_accel.client.reporter import Reporter
     from yarn_accel.wire.credential import Credential
 
+RUNNERS = ("hadoop", "local", "inline")
+_LONGEST_S = 30 * 24 * 3600.0
 _NUMBERS = itertools.count(1)
 
 
@@ -173,7 +177,7 @@ class _Opening:
                 )
             self._options["on_wait"]("computing on this node's CPU: {}".format(servers.reason))
         self._options["node"] = self._attempt.node
-        if found is not None:
+        if found is not None and not servers.is_fixed:
             self._options["find_servers"] = servers.now
         shown = found or tasks.NO_CREDENTIAL
         return self._dispatchers(servers.first, shown, fallback=self._settings.fallback)
@@ -182,19 +186,17 @@ class _Opening:
         self, new_dispatcher: Callable[[], Dispatcher], key_prefix: str, count_calls: bool
     ) -> Accelerator:
         """The object, which from now on holds what was opened."""
-        from yarn_accel.client.accelerator import Accelerator, AcceleratorParts, CallKeys
+        from yarn_accel.client.accelerator import Accelerator, CallKeys
 
         resources = self._resources.pop_all()
         accel = Accelerator(
-            AcceleratorParts(
-                new_dispatcher,
-                CallKeys(key_prefix or self._key_prefix()),
-                self._settings.window,
-                self._settings.pack,
-                self.reporter,
-                count_calls,
-                resources,
-            )
+            new_dispatcher,
+            CallKeys(key_prefix or self._key_prefix()),
+            window=self._settings.window,
+            pack=self._settings.pack,
+            reporter=self.reporter,
+            counts_calls=count_calls,
+            resources=resources,
         )
         if self._attempt.is_streaming:
             # A mapper that does not close it must not lose what was counted.
@@ -212,9 +214,107 @@ class _Opening:
     def _dispatchers(
         self, endpoints: Tuple[Endpoint, ...], credential: Credential, fallback: bool
     ) -> Callable[[], Dispatcher]:
-        from yarn_accel.client.dispatch import Dispatcher
         from yarn_accel.client.fallback import LocalExecutor
 
         executor = LocalExecutor() if fallback else None
         options = self._options
         return lambda: Dispatcher(endpoints, credential, fallback=executor, **options)
+
+
+# Settings
+
+
+class ConnectSettings(NamedTuple):
+    """What `connect` decides by itself and a user may decide instead.
+
+    Attributes:
+        runner: one of `RUNNERS`; ``ACCEL_RUNNER``.
+        fallback: compute in this process where no server answers; ``ACCEL_FALLBACK``, true or false.
+        window: calls under way at once; ``ACCEL_WINDOW``.
+        pack: how many small calls of the same form travel as one request, or "auto"; ``ACCEL_PACK``.
+        patience_s: how long to look for a server, bear with a busy one, and wait for storage;
+            ``ACCEL_PATIENCE_S``.
+        lost_after_s: after so long without an acknowledgement a server's node is lost;
+            ``ACCEL_LOST_AFTER_S``.
+    """
+
+    runner: str
+    fallback: bool
+    window: int
+    pack: Union[int, str]
+    patience_s: float
+    lost_after_s: float
+
+    @classmethod
+    def resolve(cls, environ: Mapping[str, str], **given: Any) -> ConnectSettings:
+        """The settings, given arguments first; None and the empty text leave one to the environment.
+
+        Raises:
+            ConfigError: names the argument or variable, and what was expected there.
+        """
+        values = {}
+        for name, (parse, default) in _FIELDS.items():
+            value, place = given.get(name), "argument " + name
+            if value is None or value == "":
+                place = "ACCEL_" + name.upper()
+                value = environ.get(place, "")
+            values[name] = default if value == "" else parse(place, value)
+        return cls(**values)
+
+
+def _runner(place: str, value: Any) -> str:
+    if value not in RUNNERS:
+        raise ConfigError("{}: expected one of {}, found {!r}".format(place, ", ".join(RUNNERS), value))
+    return str(value)
+
+
+def _truth(place: str, value: Any) -> bool:
+    known = {True: True, False: False, "true": True, "false": False}
+    found = known.get(value.lower() if isinstance(value, str) else value)
+    if found is None:
+        raise ConfigError("{}: expected true or false, found {!r}".format(place, value))
+    return found
+
+
+def _pack(place: str, value: Any) -> Union[int, str]:
+    return "auto" if value == "auto" else _count(1 << 20)(place, value)
+
+
+def _count(most: int) -> Callable[[str, Any], int]:
+    def parse(place: str, value: Any) -> int:
+        found = _number(value)
+        if found is None or found != int(found) or not 1 <= found <= most:
+            raise ConfigError("{}: expected a number from 1 to {}, found {!r}".format(place, most, value))
+        return int(found)
+
+    return parse
+
+
+def _seconds(least: float, most: float) -> Callable[[str, Any], float]:
+    def parse(place: str, value: Any) -> float:
+        found = _number(value)
+        if found is None or not least <= found <= most:
+            raise ConfigError(
+                "{} is {!r}: seconds from {:g} to {:g} expected".format(place, value, least, most)
+            )
+        return found
+
+    return parse
+
+
+def _number(value: Any) -> Optional[float]:
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) and not isinstance(value, bool) else None
+
+
+_FIELDS: Mapping[str, Any] = {
+    "runner": (_runner, "hadoop"),
+    "fallback": (_truth, True),
+    "window": (_count(4096), 4),
+    "pack": (_pack, 1),
+    "patience_s": (_seconds(0.0, _LONGEST_S), PATIENCE_S),
+    "lost_after_s": (_seconds(1.0, 3600.0), LOST_AFTER_S),
+}

@@ -1,23 +1,40 @@
-"""Segments of shared memory that the server lends to one connection, and how many users each has.
+"""The memory of inputs and answers: a pool for answers, and segments that the server lends to a connection.
 
-A segment is an mmap of a descriptor that the server sent. Its users are the requests that name it and have no
-answer yet, and the views that the caller holds: an answer in it, or memory from `Client.allocate`. A segment
-without users serves the next request; one that the server granted by itself for an answer is returned.
+An answer is handed out as views of memory that this module owns.  Each time memory is handed out, one ctypes
+array is laid over all of it, and every view (memoryview or numpy array) keeps that array alive; when the last
+of them dies, so does the array, and a `DropQueue` hears of it.  No copy, and nothing to close.  Views die in
+any thread and in the middle of anything, so all that happens then is an append to a deque, which is no Python
+function: a signal handler that ran within a finalizer could not raise anything to its caller.
 
-Segments stay mapped until the connection ends, which keeps their pages warm. Only the client's thread changes
-this state, with one exception: a view may be dropped in any thread, which a `DropQueue` notes.
+Large answers that come through the socket are received into memory of a `ReplyPool`, which keeps what comes
+back: fresh memory costs a page fault every 4 KiB, which for large answers is more than the transfer itself.
+
+On the server's own node, large inputs and answers go through *segments*: an mmap of a descriptor that the
+server sent.  Inputs are copied into one once, or not at all if `Client.allocate` made them there, and answers
+are views of one.  The users of a segment are the requests that name it and have no answer yet, and the views
+that the caller holds.  A segment without users serves the next request; one that the server granted by itself
+for an answer is returned.  Segments stay mapped until the connection ends, which keeps their pages warm.
+Only the client's thread changes this state; a view may be dropped in any thread, which a `DropQueue` notes.
 """
 
 from __future__ import annotations
 
+import collections
 import mmap
-from typing import Dict, List, Optional
+import weakref
+from typing import Any, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from yarn_accel.client.memory import DropQueue, Region
+from yarn_accel.client.calls import Call, SharedLocation, Tensor
 from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import RemoteProtocolError
-from yarn_accel.wire.messages import ALIGNMENT_BYTES
+from yarn_accel.wire import ALIGNMENT_BYTES, Buffer, Placement, Result, TensorSpec
 
+#: Smaller answers get memory of their own: malloc is quicker than a finalizer.
+POOL_FROM_BYTES = 256 * 1024
+#: Inputs of at least this length go through a segment if there is one; measured: both take equally long.
+SHARED_MEMORY_MIN_BYTES = 64 * 1024
+_IDLE_BYTES = 256 * 1024 * 1024
+_PAGE = 4096
 _LEAST_BYTES = 64 * 1024
 _REFUSED_S = 1.0
 
@@ -25,6 +42,116 @@ _REFUSED_S = 1.0
 def aligned(n_bytes: int) -> int:
     """Where a tensor may begin that follows `n_bytes` of others."""
     return -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+class _DropRef(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference with the owner that the queue gives when the subject has died."""
+
+    __slots__ = ("owner",)
+    owner: Any
+
+
+class DropQueue:
+    """Collects what was watched and has died since `take` was called last."""
+
+    def __init__(self) -> None:
+        self._watched: Dict[int, _DropRef] = {}
+        self._dead: Deque[_DropRef] = collections.deque()
+
+    def watch(self, subject: object, owner: object) -> None:
+        """Have `take` give `owner` when `subject` has died."""
+        reference = _DropRef(subject, self._dead.append)
+        reference.owner = owner
+        self._watched[id(reference)] = reference
+
+    def take(self) -> Iterator[Any]:
+        """The owners of what has died, each once for each time it was watched."""
+        while self._dead:
+            yield self._watched.pop(id(self._dead.popleft())).owner
+
+
+class Region:
+    """A mapping of which views are handed out.
+
+    Args:
+        mapping: the memory.
+        n_bytes: its length.
+
+    Raises:
+        ImportError: this Python was built without ctypes.
+    """
+
+    __slots__ = ("_kind", "_mapping", "n_bytes", "view")
+
+    def __init__(self, mapping: mmap.mmap, n_bytes: int) -> None:
+        import ctypes
+
+        self.n_bytes = n_bytes
+        #: The memory itself, for the owner; it keeps nothing but the mapping alive.
+        self.view = memoryview(mapping)
+        self._mapping = mapping
+        self._kind: Any = ctypes.c_ubyte * n_bytes
+
+    def lend(self, drops: DropQueue, owner: object) -> memoryview:
+        """All of the memory as a view; `drops` gets the owner when nothing made of that view is left."""
+        whole = self._kind.from_buffer(self._mapping)
+        drops.watch(whole, owner)
+        return memoryview(whole).cast("B")
+
+
+class ReplyPool:
+    """Memory for large answers, used again when the caller has dropped the last array of an answer.
+
+    Args:
+        idle_bytes: most that is kept while nobody uses it.
+    """
+
+    def __init__(self, idle_bytes: int = _IDLE_BYTES) -> None:
+        self._idle: Deque[Region] = collections.deque()
+        self._drops = DropQueue()
+        self._idle_limit_bytes = idle_bytes
+
+    def take(self, n_bytes: int) -> memoryview:
+        """Writable memory of that length; its content is arbitrary."""
+        region = self._fitting(n_bytes)
+        if region is None:
+            region = _map(n_bytes)
+        return region.lend(self._drops, region)[:n_bytes]
+
+    def buffers(self, sizes: Sequence[int]) -> List[memoryview]:
+        """Buffers of these lengths, cut from one piece."""
+        whole = self.take(max(1, sum(aligned(n_bytes) for n_bytes in sizes)))
+        found = []
+        offset = 0
+        for n_bytes in sizes:
+            found.append(whole[offset : offset + n_bytes])
+            offset += aligned(n_bytes)
+        return found
+
+    def _fitting(self, n_bytes: int) -> Optional[Region]:
+        """An idle region that is not much too large; the pool is brought below its limit on the way."""
+        self._idle.extend(self._drops.take())
+        found = None
+        kept_bytes = 0
+        for _ in range(len(self._idle)):
+            region = self._idle.pop()
+            if found is None and n_bytes <= region.n_bytes <= 2 * n_bytes:
+                found = region
+            elif kept_bytes + region.n_bytes <= self._idle_limit_bytes:
+                kept_bytes += region.n_bytes
+                self._idle.appendleft(region)
+        return found
+
+
+def _map(n_bytes: int) -> Region:
+    length = -(-n_bytes // _PAGE) * _PAGE
+    mapping = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        try:
+            mapping.madvise(mmap.MADV_HUGEPAGE)
+        except OSError as error:  # a kernel without them
+            reraise_from_signal(error)
+    return Region(mapping, length)
 
 
 class SharedSegment:
@@ -49,10 +176,12 @@ class SharedMemory:
 
     Args:
         max_bytes: most that the server lends to a connection.
+
+    Attributes:
+        n_bytes: of all segments of this connection.
     """
 
     def __init__(self, max_bytes: int) -> None:
-        #: Bytes of all segments of this connection.
         self.n_bytes = 0
         self._max_bytes = max_bytes
         self._refused_bytes = 0
@@ -153,6 +282,89 @@ class SharedMemory:
         self._collect()
         reported, self._to_return = self._to_return, []
         return reported
+
+    # Tensors in segments
+
+    def needed_bytes(self, call: Call) -> int:
+        """Length of the segment that the inputs of a call are to be put into; 0: none.
+
+        A server takes inputs there only if none is a reference.
+        """
+        n_bytes = 0
+        for item in call.inputs:
+            if type(item) is not Tensor:
+                return 0
+            n_bytes += aligned(item.spec.nbytes)
+        return n_bytes if n_bytes >= SHARED_MEMORY_MIN_BYTES and self._location_of(call) is None else 0
+
+    def place(
+        self, call: Call, payload: Sequence[Buffer], segment: Optional[SharedSegment]
+    ) -> Tuple[Optional[Placement], Optional[SharedSegment]]:
+        """Put the inputs of a call into a segment, unless they lie in one already.
+
+        Args:
+            payload: their bytes.
+            segment: where to put them; None: there is none.
+
+        Returns:
+            Where they lie, and the segment with one more user; None twice: they are to travel. A segment that
+            is not the given one holds the caller's own memory, which must stay unchanged.
+        """
+        location = self._location_of(call)
+        if location is not None:
+            own = self.get(location.segment)
+            own.n_users += 1
+            offsets = [item.location.offset for item in call.inputs if type(item) is Tensor and item.location]
+            return Placement(own.id, tuple(offsets)), own
+        if segment is None:
+            return None, None
+        placed = []
+        offset = 0
+        for part in payload:
+            segment.region.view[offset : offset + len(part)] = part
+            placed.append(offset)
+            offset += aligned(len(part))
+        return Placement(segment.id, tuple(placed)), segment
+
+    def tensors_of(self, result: Result, placement: Placement) -> Dict[str, Tensor]:
+        """The tensors of a result that lies in a segment.
+
+        Raises:
+            RemoteProtocolError: it does not lie inside a segment of this connection.
+        """
+        segment = self.get(placement.segment)
+        whole = self.hold(segment)
+        tensors = {}
+        for item, offset in zip(result.tensors, placement.offsets):  # noqa: B905 -- Python 3.8
+            end = offset + item.spec.nbytes
+            if end > segment.region.n_bytes:
+                raise RemoteProtocolError("an answer lies beyond the end of segment {}".format(segment.id))
+            tensors[item.name] = Tensor(item.spec, whole[offset:end])
+        return tensors
+
+    def allocate(self, specs: Sequence[TensorSpec], segment: SharedSegment) -> List[Tensor]:
+        """Tensors of arbitrary content in a segment, whose one user they become."""
+        whole = self.hold(segment)
+        self.release(segment)
+        tensors = []
+        offset = 0
+        for spec in specs:
+            location = SharedLocation(self, segment.id, offset)
+            tensors.append(Tensor(spec, whole[offset : offset + spec.nbytes], location))
+            offset += aligned(spec.nbytes)
+        return tensors
+
+    def _location_of(self, call: Call) -> Optional[SharedLocation]:
+        """Where all inputs lie already: in one segment of this connection, or nowhere."""
+        found: Optional[SharedLocation] = None
+        for item in call.inputs:
+            location = item.location if type(item) is Tensor else None
+            if location is None or location.memory is not self:
+                return None
+            if found is not None and location.segment != found.segment:
+                return None
+            found = location
+        return found
 
     def _collect(self) -> None:
         for segment in self._drops.take():

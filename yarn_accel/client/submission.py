@@ -13,8 +13,7 @@ import threading
 from concurrent.futures import Future
 from typing import Callable, Deque, Dict, Iterator, List, Optional, Tuple, Union
 
-from yarn_accel.client.call_source import Outcome
-from yarn_accel.client.calls import Call, Reply
+from yarn_accel.client.calls import Call, Outcome, Reply
 from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.errors import AccelError, LocalProtocolError
 

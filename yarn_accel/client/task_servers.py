@@ -12,7 +12,7 @@ from typing import Mapping, Optional, Tuple, Union
 from yarn_accel.client.binding import Binding, Endpoint, choose, parse_binding
 from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.client.discovery import ServerWatch
-from yarn_accel.client.dispatch_events import ServersFound
+from yarn_accel.client.dispatch_state import ServersFound
 from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.errors import AccelError, StartupError
@@ -87,7 +87,8 @@ class TaskServers:
             return ServersFound(tuple(self.first))
         found = self._watch.now(is_urgent)
         endpoints = found.endpoints(self._partition)
-        return ServersFound(endpoints, found.routing_hints, found.reason or self.reason, found.may_come)
+        reason, until_s = found.reason or self.reason, self._watch.until_s
+        return ServersFound(endpoints, found.routing_hints, reason, found.may_come, until_s)
 
 
 def task_credential(

@@ -29,7 +29,7 @@ from yarn_accel.formats.zip_directory import (
     read_directory,
 )
 from yarn_accel.uris import split_member
-from yarn_accel.wire.tensors import ITEM_BYTES, TensorSpec
+from yarn_accel.wire import ITEM_BYTES, TensorSpec
 
 MAGIC = b"\x93NUMPY"
 _MAX_HEADER_CHARS = 10_000

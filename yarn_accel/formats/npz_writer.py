@@ -11,7 +11,7 @@ import struct
 import zipfile
 from typing import Any, Iterable, Iterator, List, Mapping, Tuple, Union
 
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire import TensorSpec
 
 Array = Any
 Buffer = Union[bytes, memoryview]

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations.operation import Params
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire import TensorSpec
 
 Check = Callable[[Sequence[TensorSpec], Params], None]
 

@@ -12,7 +12,7 @@ from typing import Sequence
 from yarn_accel.operations import matrices
 from yarn_accel.operations.matrices import Sizes, array_bytes
 from yarn_accel.operations.operation import Params
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire import TensorSpec
 
 Specs = Sequence[TensorSpec]
 _PASSES = 10

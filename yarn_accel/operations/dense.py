@@ -29,7 +29,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 import numpy as np
 
 from yarn_accel.errors import RejectedError
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire import TensorSpec
 
 Array = Any
 LETTERS = {"<f4": "s", "<f8": "d", "<c8": "c", "<c16": "z"}

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Sequence, Tuple
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations.checks import count, floating, known, numeric, shape_text
 from yarn_accel.operations.operation import Params, aligned_bytes
-from yarn_accel.wire.tensors import ITEM_BYTES, TensorSpec
+from yarn_accel.wire import ITEM_BYTES, TensorSpec
 
 PRECISION = ("compute", "reply")
 FORMS = ("packed", "separate")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from yarn_accel.errors import StartupError
+from yarn_accel.wire import TensorSpec
 from yarn_accel.wire.messages import ALIGNMENT_BYTES
-from yarn_accel.wire.tensors import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 from yarn_accel.errors import ConfigError, RejectedError
 from yarn_accel.operations import checks, counts, matrices
 from yarn_accel.operations.operation import Operation, Params, late
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire import TensorSpec
 
 ENTRY_POINTS = "yarn_accel.operations"
 _INFOS = (".dist-info", ".egg-info", "EGG-INFO")

@@ -47,7 +47,7 @@ from yarn_accel.pipeline.workers.protocol import (
     specs_from,
     specs_to,
 )
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire import TensorSpec
 
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig

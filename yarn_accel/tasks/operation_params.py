@@ -7,7 +7,7 @@ from typing import Any
 
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations.operation import Operation
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire import TensorSpec
 
 _ORDER = 1 << 20
 _SQUARE = TensorSpec("<f8", (_ORDER, _ORDER))

@@ -3,14 +3,19 @@
 Standard library only, Python 3.8: it travels inside a mapper.
 """
 
-from yarn_accel.wire.checksums import CHECKSUMS, Buffer, Checksum, available_checksums
-from yarn_accel.wire.codec import as_received
-from yarn_accel.wire.connection import Connection
+from yarn_accel.wire.checksums import CHECKSUMS, Buffer, Checksum, available_checksums, payload_digest
+from yarn_accel.wire.connection import (
+    NEED_DATA,
+    Closed,
+    Connection,
+    Event,
+    Limits,
+    NeedData,
+    Opened,
+    PayloadComplete,
+    State,
+)
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential
-from yarn_accel.wire.digest import payload_digest
-from yarn_accel.wire.ends import ClientConnection, ServerConnection
-from yarn_accel.wire.events import NEED_DATA, Closed, Event, NeedData, Opened, PayloadComplete, State
-from yarn_accel.wire.frames import Limits
 from yarn_accel.wire.handshake import (
     MEMFD,
     NONCE_BYTES,
@@ -18,10 +23,15 @@ from yarn_accel.wire.handshake import (
     PROGRESS,
     PROGRESS_INTERVAL_S,
     VERSION,
+    ClientConnection,
+    ServerConnection,
     Welcome,
 )
 from yarn_accel.wire.messages import (
     ALIGNMENT_BYTES,
+    ITEM_BYTES,
+    MAX_DIMENSIONS,
+    MAX_KEY_BYTES,
     PRIORITIES,
     Busy,
     Cancel,
@@ -43,15 +53,15 @@ from yarn_accel.wire.messages import (
     Result,
     Stats,
     StatsRequest,
-    payload_bytes,
+    TensorSpec,
+    as_received,
 )
-from yarn_accel.wire.tensors import ITEM_BYTES, TensorSpec
-from yarn_accel.wire.varying import MAX_KEY_BYTES
 
 __all__ = [
     "ALIGNMENT_BYTES",
     "CHECKSUMS",
     "ITEM_BYTES",
+    "MAX_DIMENSIONS",
     "MAX_KEY_BYTES",
     "MEMFD",
     "NEED_DATA",
@@ -99,6 +109,5 @@ __all__ = [
     "Welcome",
     "as_received",
     "available_checksums",
-    "payload_bytes",
     "payload_digest",
 ]

@@ -12,91 +12,394 @@ A message with a payload (``connection.payload_left`` is not 0 after it) must be
 that is not None.  One thread may receive while another sends: the two directions share nothing after the
 handshake, but each direction belongs to one thread at a time.
 
-States and the messages each end accepts in them are data, in `events`.  A frame that is not accepted, a field
-that breaks its rule, a length above its limit, a wrong tag or checksum raise `RemoteProtocolError`; the
-connection is then closed for good, and `goodbye` makes the last frame that tells the peer why.
+A frame is a fixed prefix (magic, kind, length of the varying part, header length, payload length, tag), the
+header, the payload and, where a checksum was negotiated and there is a payload, the checksum of the payload.
+Both lengths are compared with the limits as soon as the prefix is there, before anything is allocated for
+them; a header that does not fit the buffer makes it grow only as its bytes arrive.
+
+The receiver never owns payload memory.  The owner says where a payload goes.  What had come together with the
+header is copied once, at most one buffer; for the rest `wanted` hands out the owner's memory itself, so that
+``sock.recv_into(connection.wanted())`` needs no copy, and each piece is added to the checksum while it is
+still in the cache.
+
+The *tag* is a keyed BLAKE2b of 16 bytes over the number of the frame, its prefix and its header: without the
+key of a direction nobody can make, change, move or repeat a frame.  BLAKE2b is a MAC by itself (RFC 7693),
+and because a keyed state can be copied it is six times faster from Python than HMAC-SHA256.
+
+A frame that is not accepted, a field that breaks its rule, a length above its limit, a wrong tag or checksum
+raise `RemoteProtocolError`; the connection is then closed for good, and `goodbye` makes the last frame that
+tells the peer why.  The handshake before that is in `handshake`.
 """
 
-from typing import Callable, FrozenSet, List, Optional, Sequence, Tuple
+import enum
+import hashlib
+import hmac
+import struct
+from dataclasses import dataclass
+from typing import Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 from yarn_accel.errors import AccelError, LocalProtocolError, RemoteProtocolError
-from yarn_accel.wire import handshake as hs
 from yarn_accel.wire import messages as msg
-from yarn_accel.wire.checksums import Buffer, Checksum, checksum_maker
-from yarn_accel.wire.codec import check_header_bytes, decode, encode
-from yarn_accel.wire.events import ACCEPTED, NEED_DATA, Closed, Event, Opened, PayloadComplete, State
-from yarn_accel.wire.frames import Frame, FrameReceiver, Limits, pack_prefix
-from yarn_accel.wire.layouts import KINDS
-from yarn_accel.wire.tags import TAG_BYTES, Tagger
+from yarn_accel.wire.checksums import TRAILER_BYTES, Buffer, Checksum, checksum_maker
 
-_NO_TAG = bytes(TAG_BYTES)
-_WELCOME_KIND = 4
+_MAGIC = b"YA"
+TAG_BYTES = 16
+_UNTAGGED = struct.Struct("!2sBBIQ")
+_PREFIX = struct.Struct("!2sBBIQ{}s".format(TAG_BYTES))
+#: The prefix, without and with its tag.
+UNTAGGED_BYTES = _UNTAGGED.size
+PREFIX_BYTES = _PREFIX.size
+#: No frame of a handshake has a larger header.
+HANDSHAKE_LIMIT_BYTES = 8192
+_BUFFER_BYTES = 32 * 1024
+_NO_BUFFER = memoryview(bytearray())
 _WRONG_TAG = "the tag of a frame header is wrong: changed, replayed or out of order"
-_PAYLOAD_COMPLETE = PayloadComplete()
+
+
+class NeedData(enum.Enum):
+    """Nothing to report until more bytes arrive."""
+
+    NEED_DATA = "NEED_DATA"
+
+
+NEED_DATA = NeedData.NEED_DATA
+
+
+class Opened:
+    """The handshake is over: both ends have proved the credential."""
+
+
+class PayloadComplete:
+    """The payload of the message before is in the owner's buffers (or thrown away)."""
+
+
+class Closed:
+    """The peer closed the connection between two frames."""
+
+
+Event = Union[NeedData, Opened, PayloadComplete, Closed, msg.Message]
+
+
+class State(enum.Enum):
+    """Where a connection stands; the first four belong to the handshake."""
+
+    AWAIT_HELLO = "await-hello"
+    AWAIT_CHALLENGE = "await-challenge"
+    AWAIT_PROOF = "await-proof"
+    AWAIT_WELCOME = "await-welcome"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+_BOTH = frozenset({msg.Ping, msg.Pong, msg.Goodbye})
+_FROM_CLIENT = _BOTH | {msg.Request, msg.Cancel, msg.StatsRequest, msg.Lend, msg.GiveBack}
+_FROM_SERVER = _BOTH | {
+    msg.Result,
+    msg.Failed,
+    msg.Busy,
+    msg.Progress,
+    msg.Cancelled,
+    msg.Drain,
+    msg.Stats,
+    msg.Lent,
+}
+#: Whose end -> message classes that an open connection accepts there.
+ACCEPTED: Dict[str, FrozenSet[Type[object]]] = {
+    "server": frozenset(_FROM_CLIENT),
+    "client": frozenset(_FROM_SERVER),
+}
 _ABOUT_LENDING = frozenset({msg.Lend, msg.Lent, msg.GiveBack})
+_PAYLOAD_COMPLETE = PayloadComplete()
 
 
-class Connection:
-    """What both ends have in common; use `ClientConnection` or `ServerConnection`."""
+@dataclass(frozen=True)
+class Limits:
+    """The largest header and payload, in bytes; a frame that announces more ends the connection."""
+
+    header_bytes: int = msg.MAX_HEADER_BYTES
+    payload_bytes: int = 1 << 40
+
+
+class Frame(NamedTuple):
+    """A frame up to and including its header; `payload_bytes` more follow.
+
+    Attributes:
+        prefix: the first `UNTAGGED_BYTES`, as they came.
+        varying_bytes: length of the header's varying part (see `codec`).
+    """
+
+    kind: int
+    varying_bytes: int
+    payload_bytes: int
+    prefix: bytes
+    tag: bytes
+    header: bytes
+
+
+def pack_prefix(kind: int, header_bytes: int, payload_bytes: int, varying_bytes: int = 0) -> bytes:
+    """The prefix without its tag."""
+    return _UNTAGGED.pack(_MAGIC, kind, varying_bytes, header_bytes, payload_bytes)
+
+
+class FrameReceiver:
+    """Bytes in, frames out: the receiving half of a connection, below the messages.
+
+    The owner repeats: read into `wanted` (or `wanted_all`), report with `received`, then call `next_frame`
+    until it returns None; after a frame with a payload, `take_payload` or `skip_payload`, then read on until
+    `payload_done`.
+
+    Attributes:
+        limits: for the frames to come.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._new_checksum = checksum_maker("none")
+        self._trailer_bytes = 0
+        # Bytes not looked at yet are _buffer[_start:_end].
+        self._buffer = _NO_BUFFER
+        self._start = 0
+        self._end = 0
+        # The payload of the current frame: announced, then taken (with views) or skipped (without).
+        self._is_announced = False
+        self._is_moving = False
+        self._views: List[memoryview] = []
+        self._left = 0
+        self._checksum: Optional[Checksum] = None
+        self._ended = False
+
+    def use_checksum(self, name: str) -> None:
+        """Expect this checksum behind every payload from now on."""
+        self._new_checksum = checksum_maker(name)
+        self._trailer_bytes = TRAILER_BYTES[name]
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether some, but not all, bytes of a frame have arrived."""
+        return self._end > self._start or self._is_announced
+
+    @property
+    def payload_left(self) -> int:
+        """Payload bytes of the current frame that have not arrived yet."""
+        return self._left
+
+    def rest(self) -> None:
+        """Free the buffer if nothing is in it; the next `wanted` makes a new one."""
+        if not self.is_mid_frame:
+            self._buffer = _NO_BUFFER
+            self._start = self._end = 0
+
+    def wanted(self) -> memoryview:
+        """Where the next bytes from the peer belong; never empty."""
+        if self._is_moving and self._left:
+            return self._views[0] if self._views else self._space()[: self._left]
+        return self._space()
+
+    def wanted_all(self) -> List[memoryview]:
+        """Where the next bytes belong, with what may follow the payload, for one ``recvmsg_into``."""
+        if self._is_moving and self._left:
+            return [*self._views, self._space()] if self._views else [self._space()[: self._left]]
+        return [self._space()]
+
+    def received(self, n_bytes: int) -> None:
+        """Say how many bytes were read into `wanted` or `wanted_all`; 0: the peer closed its side."""
+        if not n_bytes:
+            self._ended = True
+        if not self._left or not self._is_moving:
+            self._end += n_bytes
+        elif self._views:
+            self._end += self._count_payload(n_bytes)
+        else:
+            self._left -= n_bytes
+        if self._end > len(self._buffer) or self._left < 0:
+            raise LocalProtocolError("more bytes reported than were wanted")
+
+    def receive_data(self, data: Buffer) -> None:
+        """Take bytes that the owner already has, which costs a copy; none: the peer closed its side."""
+        view = memoryview(data)
+        if not len(view):
+            self._ended = True
+        while len(view) and self._is_moving and self._left:
+            target = self.wanted()
+            n_bytes = min(len(target), len(view))
+            target[:n_bytes] = view[:n_bytes]
+            self.received(n_bytes)
+            view = view[n_bytes:]
+        if len(view):
+            if len(self._buffer) - self._end < len(view):
+                self._move_to(max(_BUFFER_BYTES, self._end - self._start + len(view)))
+            self._buffer[self._end : self._end + len(view)] = view
+            self._end += len(view)
+
+    def next_frame(self) -> Optional[Frame]:
+        """The next frame's prefix and header, or None when more bytes are needed.
+
+        Raises:
+            RemoteProtocolError: not a frame of this protocol, or a length above the limits.
+        """
+        if self._is_announced:
+            raise LocalProtocolError("the payload of the frame before is still to be taken")
+        start, stop = self._start, self._end
+        if start == stop:
+            return None
+        head_end = start + PREFIX_BYTES
+        if stop < head_end:
+            _check_magic(bytes(self._buffer[start : min(stop, start + len(_MAGIC))]))
+            return None
+        magic, kind, varying, header_bytes, payload_bytes, tag = _PREFIX.unpack_from(self._buffer, start)
+        if magic != _MAGIC:
+            _check_magic(magic)
+        limits = self.limits
+        if header_bytes > limits.header_bytes or payload_bytes > limits.payload_bytes:
+            raise _too_long(header_bytes, payload_bytes, limits)
+        end = head_end + header_bytes
+        if stop < end:
+            return None
+        whole = bytes(self._buffer[start:end])
+        frame = Frame(kind, varying, payload_bytes, whole[:UNTAGGED_BYTES], tag, whole[PREFIX_BYTES:])
+        self._start = end
+        self._is_announced = payload_bytes > 0
+        self._left = payload_bytes
+        return frame
+
+    def take_payload(self, views: Sequence[memoryview]) -> None:
+        """Have the payload of the current frame written into these buffers, one after the other.
+
+        Raises:
+            LocalProtocolError: there is no payload to take, or the buffers have another total length.
+        """
+        self._check_announced()
+        flat = [view.cast("B") for view in views if view.nbytes]
+        if sum(map(len, flat)) != self._left:
+            raise LocalProtocolError(
+                "buffers of another length than the payload's {} bytes".format(self._left)
+            )
+        self._views = flat
+        self._checksum = self._new_checksum()
+        self._is_moving = True
+        while flat and self._end > self._start:
+            n_bytes = min(len(flat[0]), self._end - self._start)
+            flat[0][:n_bytes] = self._buffer[self._start : self._start + n_bytes]
+            self._start += n_bytes
+            self._count_payload(n_bytes)
+
+    def arrived_payload(self) -> Optional[memoryview]:
+        """The payload of the current frame if all of it came with the header, which ends the frame.
+
+        None: there is more to come, so `take_payload`.  The view is good until more bytes are received.
+
+        Raises:
+            RemoteProtocolError: the checksum does not match.
+        """
+        end = self._start + self._left
+        stop = end + self._trailer_bytes
+        if self._end < stop or not self._is_announced or self._is_moving:
+            return None
+        payload = self._buffer[self._start : end]
+        if self._trailer_bytes:
+            checksum = self._new_checksum()
+            checksum.update(payload)
+            _check_trailer(self._buffer[end:stop], checksum)
+        self._start = stop
+        self._left = 0
+        self._is_announced = False
+        return payload
+
+    def skip_payload(self) -> None:
+        """Throw the payload of the current frame away: no memory, no look at its checksum."""
+        self._check_announced()
+        self._views = []
+        self._checksum = None
+        self._is_moving = True
+        n_bytes = min(self._left, self._end - self._start)
+        self._start += n_bytes
+        self._left -= n_bytes
+
+    def payload_done(self) -> bool:
+        """Whether the payload has arrived completely; True ends the frame.
+
+        Raises:
+            RemoteProtocolError: the checksum does not match.
+        """
+        if not self._is_moving:
+            return False
+        end = self._start + self._trailer_bytes
+        if self._left or self._end < end:
+            return False
+        trailer = self._buffer[self._start : end]
+        if self._trailer_bytes and self._checksum is not None:
+            _check_trailer(trailer, self._checksum)
+        self._start = end
+        self._is_announced = self._is_moving = False
+        return True
+
+    def _check_announced(self) -> None:
+        if not self._is_announced or self._is_moving:
+            raise LocalProtocolError("there is no payload to take")
+
+    def _count_payload(self, n_bytes: int) -> int:
+        """Add received bytes to the checksum; returns how many of them lie behind the payload."""
+        views = self._views
+        while views and n_bytes:
+            view = views[0]
+            if n_bytes < len(view):
+                views[0] = view[n_bytes:]
+                view = view[:n_bytes]
+            else:
+                del views[0]
+            if self._trailer_bytes and self._checksum is not None:
+                self._checksum.update(view)
+            self._left -= len(view)
+            n_bytes -= len(view)
+        return n_bytes
+
+    def _space(self) -> memoryview:
+        """The free end of the buffer, after making some if there is none."""
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._buffer) != _BUFFER_BYTES:
+                self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+            return self._buffer
+        if self._end == len(self._buffer):
+            held = self._end - self._start
+            if held >= PREFIX_BYTES + self.limits.header_bytes:
+                raise LocalProtocolError("events must be taken before more can be received")
+            self._move_to(max(_BUFFER_BYTES, min(2 * held, PREFIX_BYTES + self.limits.header_bytes)))
+        return self._buffer[self._end :]
+
+    def _move_to(self, n_bytes: int) -> None:
+        """Move what the buffer holds to the front of a new one of this size."""
+        held = self._end - self._start
+        buffer = memoryview(bytearray(n_bytes))
+        buffer[:held] = self._buffer[self._start : self._end]
+        self._buffer, self._start, self._end = buffer, 0, held
+
+
+class Connection(FrameReceiver):
+    """Messages both ways, common to both ends; use `ClientConnection` or `ServerConnection`.
+
+    Attributes:
+        state: where it stands.
+        checksum: of payloads in both directions, once negotiated.
+        capabilities: what both ends can do, once open.
+    """
 
     role = ""
 
     def __init__(self, limits: Limits, state: State) -> None:
+        super().__init__(Limits(HANDSHAKE_LIMIT_BYTES, 0))
         self.state = state
-        #: The checksum of payloads in both directions, once negotiated.
         self.checksum = "none"
-        #: What both ends can do, once open.
         self.capabilities: FrozenSet[str] = frozenset()
         self._limits = limits
-        self._frames = FrameReceiver(Limits(hs.HANDSHAKE_LIMIT_BYTES, 0))
         self._outbox: List[bytes] = []
         self._receive_tags = self._send_tags = Tagger(b"")
         self._has_keys = False
-        self._new_checksum: Optional[Callable[[], Checksum]] = None
-        self._receives = ACCEPTED[self.role, State.OPEN]
-        self._sends = ACCEPTED["client" if self.role == "server" else "server", State.OPEN]
+        self._receives = ACCEPTED[self.role]
+        self._sends = ACCEPTED["client" if self.role == "server" else "server"]
         self._may_lend = False
-        self._in_payload = False
-        self._ended = False
 
     # Receiving
-
-    def wanted(self) -> memoryview:
-        """A view of the memory where the next bytes from the peer belong."""
-        return self._frames.wanted()
-
-    def wanted_all(self) -> List[memoryview]:
-        """Views for one ``sock.recvmsg_into``: the rest of a payload, and what may follow it."""
-        return self._frames.wanted_all()
-
-    def received(self, n_bytes: int) -> None:
-        """Say how many bytes were read into `wanted` or `wanted_all`; 0: the peer closed its side."""
-        if n_bytes == 0:
-            self._ended = True
-        else:
-            self._frames.received(n_bytes)
-
-    def receive_data(self, data: Buffer) -> None:
-        """Take bytes the owner already holds; empty means that the peer closed its side."""
-        if len(data) == 0:
-            self._ended = True
-        else:
-            self._frames.receive_data(data)
-
-    @property
-    def payload_left(self) -> int:
-        """Payload bytes of the current message still to come; not 0: `take_payload` or `skip_payload`."""
-        return self._frames.payload_left
-
-    @property
-    def is_mid_frame(self) -> bool:
-        """Whether the peer has begun a frame and not finished it."""
-        return self._frames.is_mid_frame
-
-    def take_payload(self, views: Sequence[memoryview]) -> None:
-        """Receive the payload of the message just returned into these writable C-contiguous buffers."""
-        self._frames.take_payload(views)
-        self._in_payload = True
 
     def arrived_payload(self) -> Optional[memoryview]:
         """The payload of the message just returned, if all of it has arrived; else None, and `take_payload`.
@@ -107,19 +410,10 @@ class Connection:
             RemoteProtocolError: the checksum does not match; the connection is closed.
         """
         try:
-            return self._frames.arrived_payload()
+            return super().arrived_payload()
         except RemoteProtocolError:
             self.state = State.CLOSED
             raise
-
-    def skip_payload(self) -> None:
-        """Let the payload of the message just returned pass by without keeping it."""
-        self._frames.skip_payload()
-        self._in_payload = True
-
-    def rest(self) -> None:
-        """Free the receive buffer of a connection that is silent; it comes back when it is wanted."""
-        self._frames.rest()
 
     def next_event(self) -> Event:
         """What the received bytes mean, one event at a time.
@@ -144,13 +438,10 @@ class Connection:
         return parts
 
     def _next_event(self) -> Event:
-        if self._in_payload:
-            if not self._frames.payload_done():
-                return self._need_data()
-            self._in_payload = False
-            return _PAYLOAD_COMPLETE
+        if self._is_moving:
+            return _PAYLOAD_COMPLETE if self.payload_done() else self._need_data()
         while True:
-            frame = self._frames.next_frame()
+            frame = self.next_frame()
             if frame is None:
                 return self._need_data()
             if self.state is State.OPEN:
@@ -167,11 +458,11 @@ class Connection:
         return Closed()
 
     def _message(self, frame: Frame) -> Event:
-        if not self._receive_tags.is_next(frame.tag, frame.prefix, frame.header):
-            raise RemoteProtocolError(_WRONG_TAG)
-        if KINDS.get(frame.kind) not in self._receives:
+        self._check_tag(frame)
+        layout = msg.BY_KIND.get(frame.kind)
+        if layout is None or layout.make not in self._receives:
             raise RemoteProtocolError("frame kind {} is not accepted by the {}".format(frame.kind, self.role))
-        message, announced_bytes = decode(frame.kind, frame.varying_bytes, frame.header)
+        message, announced_bytes = msg.decode(frame.kind, frame.varying_bytes, frame.header)
         if announced_bytes != frame.payload_bytes:
             raise RemoteProtocolError(
                 "{}: its tensors have {} bytes but its payload has {}".format(
@@ -183,7 +474,7 @@ class Connection:
         return message
 
     def _check_tag(self, frame: Frame) -> None:
-        if not self._receive_tags.is_next(frame.tag, frame.prefix, frame.header):
+        if not hmac.compare_digest(self._receive_tags.next_tag(frame.prefix, frame.header), frame.tag):
             raise RemoteProtocolError(_WRONG_TAG)
 
     @staticmethod
@@ -229,7 +520,7 @@ class Connection:
     def goodbye(self, code: str, message: str) -> List[Buffer]:
         """The last frame before closing, telling the peer why; empty when nothing sensible can be said."""
         if self._has_keys:
-            kind, varying_bytes, header, _ = encode(msg.Goodbye(code, message[:4096]))
+            kind, varying_bytes, header, _ = msg.encode(msg.Goodbye(code, message[:4096]))
             return [self._tagged(kind, varying_bytes, header, 0)]
         return []
 
@@ -240,8 +531,7 @@ class Connection:
             raise LocalProtocolError("a {} does not send {}".format(self.role, type(message).__name__))
         if not self._may_lend and self._lends(message):
             raise LocalProtocolError("{}: lending was not agreed".format(type(message).__name__))
-        kind, varying_bytes, header, n_bytes = encode(message)
-        check_header_bytes(message, header, self._limits.header_bytes)
+        kind, varying_bytes, header, n_bytes = msg.encode(message, self.limits.header_bytes)
         if given is not None and given != n_bytes:
             raise LocalProtocolError(
                 "{}: its tensors have {} bytes but {} were given".format(
@@ -249,53 +539,44 @@ class Connection:
                 )
             )
         head = self._tagged(kind, varying_bytes, header, n_bytes)
-        return head, self._new_checksum() if n_bytes and self._new_checksum else None
+        return head, self._new_checksum() if n_bytes and self._trailer_bytes else None
 
     def _tagged(self, kind: int, varying_bytes: int, header: bytes, payload_bytes: int) -> bytes:
         prefix = pack_prefix(kind, len(header), payload_bytes, varying_bytes)
         return b"".join((prefix, self._send_tags.next_tag(prefix, header), header))
 
-    # Handshake
-
     def _shake_hands(self, frame: Frame) -> bool:
-        message = hs.decode_handshake(frame.kind, frame.header)
-        if type(message) not in ACCEPTED[self.role, self.state]:
-            raise RemoteProtocolError(
-                "{} is not accepted by a {} in state {}".format(
-                    type(message).__name__, self.role, self.state.value
-                )
-            )
-        if frame.kind == _WELCOME_KIND:
-            self._check_tag(frame)
-        elif frame.tag != _NO_TAG:
-            raise RemoteProtocolError("a frame of the handshake has a tag")
-        if frame.varying_bytes:
-            raise RemoteProtocolError("a frame of the handshake has a varying part")
-        self._advance(message, frame.header)
-        return self.state is State.OPEN
-
-    def _advance(self, message: hs.HandshakeMessage, header: bytes) -> None:
+        """Take a frame of the handshake; whether the connection is open now."""
         raise NotImplementedError
 
-    def _say(self, message: hs.HandshakeMessage) -> bytes:
-        """Put a handshake message, untagged, into the outbox; returns its header."""
-        kind, header = hs.encode_handshake(message)
-        self._outbox.append(pack_prefix(kind, len(header), 0) + _NO_TAG + header)
-        return header
 
-    def _use_keys(self, key: bytes, transcript: bytes) -> None:
-        keys = hs.session_keys(key, transcript)
-        from_client, from_server = Tagger(keys.from_client), Tagger(keys.from_server)
-        if self.role == "client":
-            self._send_tags, self._receive_tags = from_client, from_server
-        else:
-            self._send_tags, self._receive_tags = from_server, from_client
-        self._has_keys = True
+class Tagger:
+    """Makes the tags of one direction of one connection, in the order of its frames."""
 
-    def _open(self, offered: Sequence[str], own: Sequence[str]) -> None:
-        self.state = State.OPEN
-        self.capabilities = frozenset(offered) & frozenset(own)
-        self._may_lend = hs.MEMFD in self.capabilities
-        self._frames.limits = self._limits
-        self._frames.use_checksum(self.checksum)
-        self._new_checksum = None if self.checksum == "none" else checksum_maker(self.checksum)
+    def __init__(self, key: bytes) -> None:
+        self._keyed = hashlib.blake2b(key=key, digest_size=TAG_BYTES)
+        self._sequence = 0
+
+    def next_tag(self, prefix: Buffer, header: Buffer) -> bytes:
+        """The tag of the next frame: its sequence number is part of it."""
+        mac = self._keyed.copy()
+        mac.update(b"".join((self._sequence.to_bytes(8, "big"), prefix, header)))
+        self._sequence += 1
+        return mac.digest()
+
+
+def _too_long(header_bytes: int, payload_bytes: int, limits: Limits) -> RemoteProtocolError:
+    what, n_bytes, most = "header", header_bytes, limits.header_bytes
+    if n_bytes <= most:
+        what, n_bytes, most = "payload", payload_bytes, limits.payload_bytes
+    return RemoteProtocolError("a {} of {} bytes, at most {} allowed".format(what, n_bytes, most))
+
+
+def _check_trailer(trailer: memoryview, checksum: Checksum) -> None:
+    if trailer != checksum.digest():
+        raise RemoteProtocolError("the checksum of a payload does not match: damaged on the way")
+
+
+def _check_magic(begin: bytes) -> None:
+    if not _MAGIC.startswith(begin):
+        raise RemoteProtocolError("the peer does not speak this protocol (no frame begins with these bytes)")

@@ -11,7 +11,6 @@ import re
 from typing import Any, Callable, Dict, List, Mapping, Tuple, Union
 
 from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
-from yarn_accel.wire.tensors import MAX_DIMENSIONS, TensorSpec
 
 Check = Callable[[Any], Any]
 #: JSON nests at most this deep.
@@ -210,14 +209,6 @@ def record_of(make: Callable[..., Any], *fields: Field) -> Check:
             raise FieldError(str(error)) from None
 
     return check
-
-
-tensor_spec: Check = record_of(
-    TensorSpec,
-    Field("dtype", text(8)),
-    Field("shape", list_of(integer(0, 2**48 - 1), MAX_DIMENSIONS)),
-    Field("order", text(1)),
-)
 
 
 def _read(header: Mapping[str, Any], fields: Tuple[Field, ...], ignore_unknown: bool) -> Dict[str, Any]:

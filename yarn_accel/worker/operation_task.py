@@ -27,7 +27,7 @@ from yarn_accel.errors import AccelError, RejectedError
 from yarn_accel.formats import BytesInMemory, describe, is_array_file, load, name_plain_bytes
 from yarn_accel.storage import Store
 from yarn_accel.uris import split_member, split_uri
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire import TensorSpec
 
 MAX_VALUES = 4096
 _MAX_FILE_BYTES = 1 << 32

@@ -32,7 +32,7 @@ from yarn_accel.wire import (
     StatsRequest,
     TensorSpec,
 )
-from yarn_accel.wire.frames import UNTAGGED_BYTES
+from yarn_accel.wire.connection import UNTAGGED_BYTES
 
 _TIMEOUT_S = 60.0
 #: A server that waits for more bytes is given so long before its peer closes.

@@ -208,8 +208,8 @@ def test_a_local_server_is_private_and_ends_with_the_block():
     with connect("local", server_settings=SMALL, tenant="alice") as accel:
         reply = accel.call("gemm", [[2.0]], [[3.0]])
         (dispatcher,) = accel._free
-        (endpoint,) = dispatcher._clients
-        folder = Path(endpoint.unix_path).parent
+        (client,) = dispatcher._clients
+        folder = Path(client.endpoint.unix_path).parent
         assert (reply.server, reply.device) == ("local", "cpu")
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert stat.S_IMODE((folder / "secret").stat().st_mode) == 0o600
@@ -268,9 +268,10 @@ def test_a_local_server_that_does_not_start_says_why(tmp_path, monkeypatch):
 def test_when_a_local_server_is_killed_this_process_computes():
     with connect("local", server_settings=SMALL, patience_s=0.0) as accel:
         assert accel.call("gemm", [[2.0]], [[3.0]]).server == "local"
-        (endpoint,) = accel._free[0]._clients
+        (client,) = accel._free[0]._clients
         os.kill(
-            json.loads((Path(endpoint.unix_path).parent / "state.json").read_text())["pid"], signal.SIGKILL
+            json.loads((Path(client.endpoint.unix_path).parent / "state.json").read_text())["pid"],
+            signal.SIGKILL,
         )
         futures = [accel.submit("gemm", [[2.0]], [[float(number)]]) for number in range(20)]
         assert not wait(futures, LIMIT_S).not_done

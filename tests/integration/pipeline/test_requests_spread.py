@@ -17,7 +17,7 @@ from yarn_accel.client.binding import Binding
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.discovery import parse_servers
 from yarn_accel.client.dispatch import Dispatcher
-from yarn_accel.client.dispatch_events import ServersFound
+from yarn_accel.client.dispatch_state import ServersFound
 from yarn_accel.node.heartbeat_response import HeartbeatResponse, local_response
 from yarn_accel.node.loads import LoadMeter, parse_load
 from yarn_accel.node.server_stats import parse_stats

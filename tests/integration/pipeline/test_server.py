@@ -7,6 +7,7 @@ import pytest
 
 from yarn_accel.client.calls import Call, Reference, Reply, Tensor
 from yarn_accel.client.client import Client
+from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.client.fallback import LocalExecutor
 from yarn_accel.errors import AccelError, RejectedError, StorageError
 from yarn_accel.wire import TensorSpec
@@ -166,8 +167,8 @@ def files_of_arrays(folder):
 
 def test_a_server_and_a_mapper_by_itself_judge_a_file_alike(server, credential, tmp_path):
     calls = [Call(uri, "lu", {}, (Reference(uri),)) for uri in files_of_arrays(tmp_path)]
-    with Client(server.endpoint, credential) as client:
-        for call, by_server in client.map(calls, ordered=True):
+    with Dispatcher((server.endpoint,), credential) as dispatcher:
+        for call, by_server in dispatcher.map(calls):
             try:
                 by_mapper = LocalExecutor().call(call)
             except RejectedError as error:
@@ -396,14 +397,17 @@ def test_small_calls_of_a_sites_own_operation_travel_together(spawn_server, cred
     path = "tests.integration.pipeline.stacked_operations:OPERATION"
     server = spawn_server("w1", workers=1, extra_operations=[path]).wait_ready()
     calls = [Call(f"k{n}", "sums-of-a-site", {}, (Tensor.of(np.full((2, 3), float(n))),)) for n in range(20)]
-    with Client(server.endpoint, credential) as client:
-        outcomes = dict(
-            (call.key, reply.tensors["sums"].array().tolist())
-            for call, reply in client.map(calls, pack="auto")
-        )
+    with (
+        Client(server.endpoint, credential) as client,
+        Dispatcher((server.endpoint,), credential) as dispatcher,
+    ):
+        outcomes = {
+            call.key: reply.tensors["sums"].array().tolist()
+            for call, reply in dispatcher.map(calls, pack="auto")
+        }
         n_requests = client.stats()["requests"]
     assert outcomes == {f"k{n}": [3.0 * n, 3.0 * n] for n in range(20)}
-    assert n_requests == 1
+    assert n_requests == 2, "the first one alone: until then no server has said so"
 
 
 def test_a_very_large_request_costs_the_server_nothing(start_server, credential):
@@ -416,6 +420,6 @@ def test_a_very_large_request_costs_the_server_nothing(start_server, credential)
                 client.call(call)
             assert caught.value.code == "request-too-large"
             assert caught.value.cure == "raise max_request_bytes of the server to 8388608 or more"
-            client._channel._payload._max_request_bytes = 1 << 40
+            client._max_request_bytes = 1 << 40
         assert client.call(Call("k2", "echo")).info == {"params": {}}
     assert server.stats()["queues"]["read"]["peak_bytes"] == 0

@@ -25,7 +25,7 @@ from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.loop import EventLoop
 from yarn_accel.pipeline.supervisor import WorkerSupervisor, has_places, problems_of
 from yarn_accel.pipeline.workers.protocol import Area, Job, JobDone, Lost
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire import TensorSpec
 
 ROOT = Path(__file__).resolve().parents[3]
 FAULTY = "tests.unit.pipeline.workers.faulty:OPERATIONS"
@@ -670,7 +670,7 @@ from yarn_accel.pipeline.loop import EventLoop
 from yarn_accel.pipeline.workers.protocol import Area, Job
 from yarn_accel.pipeline.supervisor import has_places, problems_of
 from yarn_accel.pipeline.supervisor import WorkerSupervisor
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire import TensorSpec
 
 class Segment:
     id, n_bytes, fd = 1, 4096, os.memfd_create("test-segment")

@@ -5,10 +5,9 @@ import gc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yarn_accel.client.call_source import CallSource
 from yarn_accel.client.calls import Call, Reply, Tensor
-from yarn_accel.client.memory import ReplyPool
-from yarn_accel.client.shared_memory import SharedMemory, SharedSegment
+from yarn_accel.client.dispatch import CallSource
+from yarn_accel.client.shared_memory import ReplyPool, SharedMemory, SharedSegment
 from yarn_accel.errors import RejectedError, UnavailableError
 from yarn_accel.wire import TensorSpec
 

@@ -5,11 +5,10 @@ import math
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from yarn_accel.client import dispatch_events as ev
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.calls import Call, Reply
-from yarn_accel.client.dispatch_state import DispatchSettings, DispatchState
-from yarn_accel.client.routing_hints import RoutingHints
+from yarn_accel.client.dispatch_state import DispatchState, ServersFound
+from yarn_accel.client.request_routing import RoutingHints
 from yarn_accel.core.server_choice import ChooserSettings, ServerView
 from yarn_accel.errors import RejectedError, StorageError, UnavailableError
 
@@ -31,9 +30,15 @@ class World:
     """Carries commands out as servers would that do what the test says, and checks that they make sense."""
 
     def __init__(self, has_fallback, max_moves):
-        self.settings = DispatchSettings(PATIENCE_S, MAX_ATTEMPTS, 3.0, has_fallback)
-        self.state = DispatchState(self.settings, lambda: 1.0)
-        self.looks_always = LooksAlways(self.settings, lambda: 1.0)
+        settings = {
+            "patience_s": PATIENCE_S,
+            "max_attempts": MAX_ATTEMPTS,
+            "connect_timeout_s": 3.0,
+            "has_fallback": has_fallback,
+        }
+        self.has_fallback = has_fallback
+        self.state = DispatchState(lambda: 1.0, **settings)
+        self.looks_always = LooksAlways(lambda: 1.0, **settings)
         self.max_moves = max_moves
         self.now_s = 0.0
         self.reachable = set(SERVERS)
@@ -46,16 +51,16 @@ class World:
         self.events = []
         self.seq = 0
 
-    def apply(self, event):
+    def apply(self, *event):
         self.events.append(event)
         n_events = 0
         while self.events:
             n_events += 1
             assert n_events < 100, "it goes round in circles"
-            event = self.events.pop(0)
-            commands = self.state.apply(event, self.now_s)
+            name, *arguments = self.events.pop(0)
+            commands = getattr(self.state, name)(*arguments, self.now_s)
             self.state.validate()
-            assert repr(commands) == repr(self.looks_always.apply(event, self.now_s))
+            assert repr(commands) == repr(getattr(self.looks_always, name)(*arguments, self.now_s))
             assert self.state.wake_at_s == self.looks_always.wake_at_s
             assert self.state.wake_at_s >= self.now_s
             for command in commands:
@@ -66,10 +71,10 @@ class World:
         if command.server in self.reachable:
             self.at[command.server] = []
             self.draining.discard(command.server)
-            self.events.append(ev.ServerConnected(command.server))
+            self.events.append(("connected", command.server))
         else:
             self.now_s += min(self.connect_s, command.timeout_s)
-            self.events.append(ev.ServerUnreachable(command.server, GONE))
+            self.events.append(("unreachable", command.server, GONE))
 
     def CloseServer(self, command):
         del self.at[command.server]
@@ -86,7 +91,7 @@ class World:
         self.recalled.add(command.call.key)
 
     def ComputeLocally(self, command):
-        assert self.settings.has_fallback
+        assert self.has_fallback
         assert self.computing is None
         assert all(command.call not in calls for calls in self.at.values())
         self.computing = command.call
@@ -109,7 +114,7 @@ class World:
 
     def submit(self):
         self.submitted.append(Call(f"k{len(self.submitted)}", "lu"))
-        self.apply(ev.CallSubmitted(self.submitted[-1]))
+        self.apply("submitted", self.submitted[-1])
 
     def answer(self, server, kind):
         calls = self.at.get(server)
@@ -130,7 +135,7 @@ class World:
                 outcome = RejectedError("cancelled", "the call was cancelled")
                 if call.key not in self.cancelled:
                     self.n_cancelled[call.key] = self.n_cancelled.get(call.key, 0) + 1
-        self.apply(ev.CallFinished(server, call, outcome))
+        self.apply("answered", server, call, outcome)
 
     def cancel(self, which):
         if which < len(self.submitted):
@@ -139,19 +144,19 @@ class World:
             is_sent = any(call in calls for calls in self.at.values())
             if is_open and not is_computing:
                 self.cancelled.add(call.key)
-            self.apply(ev.CallCancelled(call))
+            self.apply("cancelled", call)
             assert is_sent or is_computing or call.key in self.outcomes, "a call that waits ends at once"
 
     def lose(self, server):
         if server in self.at:
             self.recalled -= {call.key for call in self.at[server]}
             self.at[server] = []
-            self.apply(ev.ServerLost(server, GONE))
+            self.apply("lost", server, GONE)
 
     def drain(self, server):
         if server in self.at:
             self.draining.add(server)
-            self.apply(ev.ServerDraining(server))
+            self.apply("draining", server)
 
     def find(self, listed, queues):
         hints = None
@@ -162,7 +167,7 @@ class World:
                 for each, queue in zip(SERVERS, queues, strict=True)
             )
             hints = RoutingHints("a", views, ChooserSettings(0.0, 0.0, self.max_moves))
-        self.apply(ev.ServersFound(tuple(SERVERS[at] for at in listed), hints, "", may_come=True))
+        self.apply("found", ServersFound(tuple(SERVERS[at] for at in listed), hints, "", may_come=True))
 
     def toggle(self, server):
         self.reachable ^= {server}
@@ -170,12 +175,12 @@ class World:
 
     def wait(self, seconds):
         self.now_s += seconds
-        self.apply(ev.ClockTick())
+        self.apply("tick")
 
     def compute(self):
         if self.computing is not None:
-            call, self.computing = self.computing, None
-            self.apply(ev.CallComputed(call, Reply({}, {}, "here", "cpu", {}, 0, 0)))
+            self.computing = None
+            self.apply("computed", Reply({}, {}, "here", "cpu", {}, 0, 0))
 
 
 SERVER = st.sampled_from(SERVERS)
@@ -213,7 +218,7 @@ BUSY_TWICE = [
 
 
 def live(world, steps):
-    world.apply(ev.ServersFound(SERVERS))
+    world.apply("found", ServersFound(SERVERS))
     for name, *arguments in steps:
         getattr(world, name)(*arguments)
 
@@ -251,7 +256,7 @@ def test_an_abandoned_map_leaves_nothing_behind(steps):
     world.recalled.clear()
     for calls in world.at.values():
         calls.clear()
-    world.apply(ev.MapAbandoned())
+    world.apply("abandoned")
     n_before = len(world.outcomes)
     assert world.state.n_open == 0
     world.reachable = set(SERVERS)
@@ -285,7 +290,7 @@ def test_without_a_server_the_patience_is_kept_and_ends(steps, has_fallback, con
 @given(st.integers(1, 6), st.booleans())
 def test_a_call_that_kills_servers_is_tried_a_bounded_number_of_times(n_calls, has_fallback):
     world = World(has_fallback, max_moves=1)
-    world.apply(ev.ServersFound(SERVERS))
+    world.apply("found", ServersFound(SERVERS))
     for _ in range(n_calls):
         world.submit()
     for _ in range(200):

@@ -230,7 +230,7 @@ def attack(rng, end, data, outcomes):
         assert len(str(error)) < 4000
         with pytest.raises(LocalProtocolError):
             end.next_event()
-    assert len(end._frames._buffer) <= max(BUFFER_BYTES, 2 * len(data))
+    assert len(end._buffer) <= max(BUFFER_BYTES, 2 * len(data))
     return [event for event in listener.events if not isinstance(event, Closed)]
 
 

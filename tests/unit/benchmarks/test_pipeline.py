@@ -28,7 +28,7 @@ from benchmarks.pipeline.setting import Setting, calls, size_text
 from benchmarks.result import Report, Row, not_measured, observed
 from yarn_accel.errors import JobError, RejectedError
 from yarn_accel.operations import get
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire import TensorSpec
 
 
 @pytest.mark.parametrize("carrier", ["unix", "tcp"])

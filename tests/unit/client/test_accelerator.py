@@ -17,10 +17,10 @@ import pytest
 
 import yarn_accel.client
 from yarn_accel.client import Call, Reference, RejectedError, Reply, TensorSpec, connect
-from yarn_accel.client.accelerator import Accelerator, AcceleratorParts, CallKeys
+from yarn_accel.client.accelerator import Accelerator, CallKeys
 from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.client.reporter import Reporter
-from yarn_accel.client.settings import ConnectSettings
+from yarn_accel.client.runners import ConnectSettings
 from yarn_accel.client.task_servers import TaskServers, task_credential
 from yarn_accel.errors import (
     AuthenticationError,
@@ -70,10 +70,8 @@ class Dispatcher:
             self.keys.append(call.key)
             yield call, self.answer(call)
 
-    def call(self, call):
+    def outcome(self, call):
         ((_, outcome),) = self.map((call,), 1)
-        if isinstance(outcome, Exception):
-            raise outcome
         return outcome
 
     def close(self):
@@ -101,7 +99,7 @@ def scripted(answer, keys=None, **changes):
         "counts_calls": True,
         "resources": yarn_accel.client.accelerator.contextlib.ExitStack(),
     }
-    return Accelerator(AcceleratorParts(**{**values, **changes})), made
+    return Accelerator(**{**values, **changes}), made
 
 
 @pytest.mark.parametrize("name", ["accelerator", "asynchronous", "calls", "runners"])
@@ -459,11 +457,10 @@ def test_a_wrong_setting_is_named(given, environ, named):
 def test_the_environment_decides_what_the_caller_leaves_open():
     environ = {"ACCEL_RUNNER": "inline", "ACCEL_WINDOW": "7", "ACCEL_PACK": "auto"}
     with connect(environ=environ) as accel:
-        parts = accel._parts
-        assert (parts.window, parts.pack) == (7, "auto")
+        assert (accel._window, accel._pack) == (7, "auto")
         assert accel.call("echo", b"x").device == "cpu:fallback"
     with connect(environ=environ, window=3) as accel:
-        assert accel._parts.window == 3
+        assert accel._window == 3
 
 
 NOBODY = {"ACCEL_AGENT": "nobody.sock", "NM_HOST": "w1"}

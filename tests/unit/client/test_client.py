@@ -334,8 +334,8 @@ def test_pings_both_ways_and_a_drain(serve):
     with Client(serve(script), CREDENTIAL) as client:
         assert client.ping() > 0
         assert client.is_draining
-        while client._channel.transport.has_outgoing:
-            client._channel.transport.pump()
+        while client.has_outgoing:
+            assert client.arrived() is None
 
 
 def test_a_goodbye_is_shown(serve):

@@ -6,7 +6,7 @@ from yarn_accel.client import dispatch
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.calls import Call, Reply, Tensor
 from yarn_accel.client.dispatch import FALLBACK_DEVICE, Dispatcher
-from yarn_accel.client.dispatch_events import ServersFound
+from yarn_accel.client.dispatch_state import ServersFound
 from yarn_accel.errors import AuthenticationError, RejectedError, StorageError, UnavailableError
 from yarn_accel.wire import TensorSpec
 from yarn_accel.wire.credential import issue

@@ -2,10 +2,8 @@
 
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.calls import Call
-from yarn_accel.client.dispatch_policy import PerRequestPolicy
-from yarn_accel.client.rate_history import RateHistory
-from yarn_accel.client.routing_hints import RoutingHints
-from yarn_accel.client.server_state import DispatchedCall, ServerState
+from yarn_accel.client.dispatch_state import DispatchedCall, ServerState
+from yarn_accel.client.request_routing import PerRequestPolicy, RateHistory, RoutingHints
 from yarn_accel.core.server_choice import ServerView
 
 

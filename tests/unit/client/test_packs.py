@@ -4,11 +4,9 @@ import itertools
 
 import pytest
 
-from yarn_accel.client.call_source import CallSource
 from yarn_accel.client.calls import Call, Reference, Reply, Tensor
-from yarn_accel.client.client import Client
+from yarn_accel.client.dispatch import CallSource, Dispatcher, is_packable, pack, pack_size, same_form, split
 from yarn_accel.client.fallback import LocalExecutor
-from yarn_accel.client.packs import is_packable, pack, pack_size, same_form, split
 from yarn_accel.errors import LocalProtocolError, RejectedError, UnavailableError
 from yarn_accel.operations import Operation, Outcome, counts, registry
 from yarn_accel.wire import NEED_DATA, Failed, NamedTensor, TensorSpec
@@ -234,7 +232,7 @@ def test_little_is_sent_ahead_of_a_slow_call():
     assert source.next() is not None
 
 
-def test_packs_through_a_client(serve):
+def test_packs_through_a_dispatcher(serve):
     def script(peer):
         request = peer.next_event()
         assert request.inputs == (TensorSpec("<f8", (4, 2, 2)),)
@@ -255,22 +253,22 @@ def test_packs_through_a_client(serve):
                 return
 
     calls = [Call(f"k{n}", "lu", {}, (np.full((2, 2), float(n)),)) for n in range(4)]
-    with Client(serve(script), CREDENTIAL) as client:
-        outcomes = list(client.map(calls, window=2, ordered=True, pack=4))
+    with Dispatcher((serve(script),), CREDENTIAL) as dispatcher:
+        outcomes = list(dispatcher.map(calls, window=2, ordered=True, pack=4))
     assert [call for call, _ in outcomes] == calls
     assert [getattr(outcome, "code", "") for _, outcome in outcomes] == ["", "not-finite", "", ""]
     assert bytes(outcomes[3][1].tensors["out"].data) == np.full((2, 2), 3.0).tobytes()
 
 
-def test_order_through_a_client(serve):
+def test_order_through_a_dispatcher(serve):
     def script(peer):
         requests = [peer.next_event() for _ in range(3)]
         for request in reversed(requests):
             peer.answer(request, request.key.encode())
 
-    with Client(serve(script), CREDENTIAL) as client:
+    with Dispatcher((serve(script),), CREDENTIAL) as dispatcher:
         calls = [Call(f"k{n}", "echo") for n in range(3)]
-        outcomes = list(client.map(calls, window=3, ordered=True))
+        outcomes = list(dispatcher.map(calls, window=3, ordered=True))
     assert [call.key for call, _ in outcomes] == ["k0", "k1", "k2"]
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from yarn_accel.client.calls import Call, Reference, Reply, Tensor
-from yarn_accel.client.rate_history import RateHistory, sent_bytes
+from yarn_accel.client.request_routing import RateHistory, sent_bytes
 from yarn_accel.core.server_choice import RoutableRequest, ServerView
 from yarn_accel.wire import TensorSpec
 

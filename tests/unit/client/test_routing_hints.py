@@ -8,7 +8,7 @@ import pytest
 
 from yarn_accel.client.binding import Binding, Endpoint
 from yarn_accel.client.discovery import DiscoveredServers, ServerWatch, parse_servers
-from yarn_accel.client.routing_hints import parse_routing_hints
+from yarn_accel.client.request_routing import parse_routing_hints
 from yarn_accel.core.server_choice import ChooserSettings
 
 SERVERS = tuple(Endpoint(name, "10.0.0.1", port, "", name) for port, name in enumerate(("w1", "w2", "w3"), 1))

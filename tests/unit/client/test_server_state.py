@@ -1,12 +1,7 @@
 """How long a server that failed is passed over, and how soon it is tried again where there is no other."""
 
 from yarn_accel.client.binding import Endpoint
-from yarn_accel.client.server_state import (
-    FIRST_BACKOFF_S,
-    LONGEST_BACKOFF_S,
-    LONGEST_PAUSE_S,
-    ServerState,
-)
+from yarn_accel.client.request_routing import FIRST_BACKOFF_S, LONGEST_BACKOFF_S, LONGEST_PAUSE_S, ServerState
 
 
 def server():

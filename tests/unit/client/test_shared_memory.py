@@ -8,8 +8,7 @@ import pytest
 
 from yarn_accel.client.calls import Call, Reply, Tensor
 from yarn_accel.client.client import Client
-from yarn_accel.client.memory import Region, ReplyPool
-from yarn_accel.client.shared_memory import SharedMemory
+from yarn_accel.client.shared_memory import Region, ReplyPool, SharedMemory
 from yarn_accel.errors import LocalProtocolError, RejectedError, RemoteProtocolError, UnavailableError
 from yarn_accel.wire import Busy, Cancel, Cancelled, Lend, Placement, Result, TensorSpec
 from yarn_accel.wire.credential import issue
@@ -42,7 +41,7 @@ def test_large_inputs_go_through_a_segment_that_is_used_again(serve):
         assert client.carrier == "memfd"
         for fill in (7, 8, 9):
             client.call(Call(f"k{fill}", "echo", {}, (large(fill),)))
-        assert client._channel.shared_memory.n_bytes >= MIB
+        assert client.shared_memory.n_bytes >= MIB
     assert seen == [1, 1, 1]
 
 

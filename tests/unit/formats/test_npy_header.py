@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from yarn_accel.errors import RejectedError
 from yarn_accel.formats import BytesInMemory, conversions, describe, load
-from yarn_accel.wire.tensors import ITEM_BYTES
+from yarn_accel.wire import ITEM_BYTES
 
 LENGTH = {1: 2, 2: 4, 3: 4}
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import math
 import time
 import types
 
@@ -9,11 +10,11 @@ import pytest
 from jobs.entry import main
 from jobs.runners.spark import token_file
 from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
-from yarn_accel.client import dispatch, task_servers
+from yarn_accel.client import runners, task_servers
 from yarn_accel.client.binding import Binding, Endpoint, format_binding
 from yarn_accel.client.discovery import DiscoveredServers
 from yarn_accel.client.dispatch import Dispatcher
-from yarn_accel.client.dispatch_events import ServersFound
+from yarn_accel.client.dispatch_state import ServersFound
 from yarn_accel.client.task_servers import load_credential
 from yarn_accel.client.token_file import write_secrets
 from yarn_accel.errors import StartupError
@@ -78,9 +79,9 @@ def test_a_mapper_that_begins_without_a_server_uses_one_that_comes_later(start, 
             super().__init__(*arguments, **options)
 
     words = {"found": DiscoveredServers(reason="nobody yet")}
-    watch = types.SimpleNamespace(now=lambda is_urgent=False: words["found"])
+    watch = types.SimpleNamespace(now=lambda is_urgent=False: words["found"], until_s=-math.inf)
     monkeypatch.setattr(task_servers, "ServerWatch", lambda environ: watch)
-    monkeypatch.setattr(dispatch, "Dispatcher", Kept)
+    monkeypatch.setattr(runners, "Dispatcher", Kept)
     token = issue_token_file(tmp_path / "token", MASTER, 60, "alice")
     code, lines = start("factorize-map", binding=False, HADOOP_TOKEN_FILE_LOCATION=str(token))
     assert (code, lines) == (0, []), "it waits when there is something to compute"

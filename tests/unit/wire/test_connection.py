@@ -18,8 +18,8 @@ from yarn_accel.wire import (
     State,
     TensorSpec,
 )
-from yarn_accel.wire.codec import encode
-from yarn_accel.wire.frames import PREFIX_BYTES, pack_prefix
+from yarn_accel.wire.connection import PREFIX_BYTES, pack_prefix
+from yarn_accel.wire.messages import encode
 
 SPECS = (TensorSpec("|u1", (5,)), TensorSpec("|u1", (0,)), TensorSpec("<f8", (2, 2), "F"))
 DATA = (b"abcde", b"", bytes(range(32)))

@@ -6,7 +6,7 @@ import pytest
 
 from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
 from yarn_accel.wire import NEED_DATA, Limits, PayloadComplete, Ping, Request, TensorSpec, available_checksums
-from yarn_accel.wire.frames import PREFIX_BYTES, FrameReceiver, pack_prefix
+from yarn_accel.wire.connection import PREFIX_BYTES, FrameReceiver, pack_prefix
 
 BUFFER_BYTES = 32 * 1024
 NO_TAG = bytes(16)

@@ -14,8 +14,8 @@ from yarn_accel.wire import (
     State,
     available_checksums,
 )
+from yarn_accel.wire.connection import PREFIX_BYTES, pack_prefix
 from yarn_accel.wire.credential import issue
-from yarn_accel.wire.frames import PREFIX_BYTES, pack_prefix
 
 MASTER = bytes(range(32))
 NOW_S = 1_000_000.0

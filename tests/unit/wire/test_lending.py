@@ -15,7 +15,7 @@ from yarn_accel.wire import (
     Result,
     TensorSpec,
 )
-from yarn_accel.wire.codec import encode
+from yarn_accel.wire.messages import encode
 
 SPEC = TensorSpec("<f8", (10, 10))
 REQUEST = Request(1, "k", "lu", {}, (SPEC, SPEC), placement=Placement(5, (0, 832)), keep_inputs=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from yarn_accel import wire
 from yarn_accel.wire import handshake
-from yarn_accel.wire.events import ACCEPTED, State
-from yarn_accel.wire.layouts import BY_KIND
+from yarn_accel.wire.connection import ACCEPTED
+from yarn_accel.wire.messages import BY_KIND
 
 SPEC = (Path(wire.__file__).parent / "SPEC.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| (\d+) \| (\w+) \| (\w+) \|(?: (.*))?\|$", re.MULTILINE)
@@ -35,7 +35,7 @@ def test_who_sends_what_is_described():
         senders = {
             sender
             for sender, hearer in (("client", "server"), ("server", "client"))
-            if layout.make in ACCEPTED[hearer, State.OPEN]
+            if layout.make in ACCEPTED[hearer]
         }
         described = ROWS[kind][1]
         assert senders == ({"client", "server"} if described == "both" else {described})

@@ -26,8 +26,8 @@ from yarn_accel.operations import registry
 from yarn_accel.operations.dense import scipy_version
 from yarn_accel.operations.operation import converted
 from yarn_accel.pipeline.workers.launching import ControlWord, LaneState
+from yarn_accel.wire import ITEM_BYTES, MAX_DIMENSIONS, TensorSpec
 from yarn_accel.wire.messages import ALIGNMENT_BYTES
-from yarn_accel.wire.tensors import ITEM_BYTES, MAX_DIMENSIONS, TensorSpec
 
 Array = np.ndarray[Any, Any]
 _MAX_MESSAGE = 2000

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from yarn_accel.operations import registry
 from yarn_accel.operations.operation import allocate
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire import TensorSpec
 
 if TYPE_CHECKING:
     from yarn_accel.pipeline.workers.execution import Forms

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from yarn_accel.core.requests.records import Failure
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire import TensorSpec
 
 RUN, DONE, ELSEWHERE = 1, 2, 3
 #: kind, number of jobs

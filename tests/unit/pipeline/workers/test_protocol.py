@@ -19,7 +19,7 @@ from yarn_accel.pipeline.workers.protocol import (
     specs_from,
     specs_to,
 )
-from yarn_accel.wire.tensors import TensorSpec
+from yarn_accel.wire import TensorSpec
 
 
 @pytest.fixture
