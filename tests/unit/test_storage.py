@@ -4,6 +4,7 @@ import contextlib
 import os
 import socket
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -490,6 +491,23 @@ def test_only_so_many_name_services_are_kept(store_over):
     for number in (*range(17), *range(1, 17), 0):
         store.mkdirs(f"hdfs://nn{number}/x")
     assert connected == [f"hdfs://nn{number}" for number in (*range(17), 0)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_folder_that_others_may_pass_and_not_list_is_on_the_way():
+    """As `/home` is on many machines."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)
+        Path(folder, "own").mkdir()
+        Path(folder, "own").chmod(0o777)
+        child = os.fork()
+        if not child:
+            with contextlib.suppress(BaseException):
+                os.setuid(65534)
+                Store().write_atomic(f"file://{folder}/own/x", [b"abc"])
+                os._exit(int(Store().read_bytes(f"file://{folder}/own/x", 9) != b"abc"))
+            os._exit(99)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_file_is_renamed_over_another_one_or_not_at_all(tmp_path: Path) -> None:
