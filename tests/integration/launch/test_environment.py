@@ -25,7 +25,7 @@ WORK = """\
 import os, sys
 import aiohttp, hdfs_native, numpy, PIL.Image, prometheus_client, pydantic, pynvml, scipy.linalg, yaml
 import numba, numpy.testing
-import yarn_accel.pipeline.server, yarn_accel.operations
+import yarn_accel.pipeline.server, yarn_accel.operations, yarn_accel.master.page
 root = os.environ["ACCEL_ENVIRONMENT"]
 for name in ("aiohttp", "hdfs_native", "numpy", "scipy", "numba", "yarn_accel", "pydantic"):
     assert sys.modules[name].__file__.startswith(root), (name, sys.modules[name].__file__)
@@ -33,6 +33,9 @@ assert "pytest" not in sys.modules
 a = numpy.diag([1.0, 2.0])
 assert scipy.linalg.lu(a)[2].sum() == 3.0
 assert numba.njit(lambda x: x + 1)(1) == 2
+from yarn_accel.report import pages
+assert pages.table(("a",), [("<",)]).count("&lt;") == 1
+assert "jinja2" in sys.modules and "matplotlib" not in sys.modules
 print("worked")
 """
 
