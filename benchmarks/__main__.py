@@ -5,9 +5,10 @@ The JSON is written anew whenever there are more rows, so a run that is killed l
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.registry import BENCHMARKS, RECORDINGS, RESUMABLE, TAKES_MODE, load
+from benchmarks import RESULTS, ROOT
+from benchmarks.registry import BENCHMARKS, RECORDINGS, RESUMABLE, TAKES_MODE, draw_result, load
 from benchmarks.result import Report, Row, earlier_wall_s
 from benchmarks.stale import shown, verdicts
 from torque_sched.errors import TorqueSchedError
 from yarn_accel.errors import AccelError
 from yarn_accel.extras import errors_as_lines
 
-_ROOT = Path(__file__).resolve().parent.parent
 _INTERRUPTED = 130
 """Exit code, as a shell has it for Ctrl-C."""
 
@@ -37,9 +38,24 @@ def _listing() -> Table:
 
 
 def _stale() -> int:
-    found = list(verdicts(_ROOT))
+    found = list(verdicts(ROOT))
     Console(width=None if sys.stdout.isatty() else 220).print(shown(found, RECORDINGS))
     return int(any(each.why and not each.needs for each in found))
+
+
+def _pictures() -> int:
+    for path in sorted(RESULTS.glob("*.json")):
+        for picture in draw_result(path.stem, json.loads(path.read_bytes()), ROOT / "out" / "pictures"):
+            click.echo(picture.relative_to(ROOT))
+    return 0
+
+
+def _report() -> int:
+    raise click.UsageError("write `report` first: python -m benchmarks report --help")
+
+
+_OTHERS: Mapping[str, Callable[[], int]] = {"stale": _stale, "pictures": _pictures, "report": _report}
+"""What NAME may be beside a benchmark, and what gives its exit code."""
 
 
 def _number(value: float) -> str:
@@ -163,7 +179,7 @@ def _special(name: str, json_file: Path | None, only: Sequence[str], **given: An
 
 
 @click.command()
-@click.argument("name", required=False, type=click.Choice([*BENCHMARKS, "all", "stale", "report"]))
+@click.argument("name", required=False, type=click.Choice([*BENCHMARKS, "all", *_OTHERS]))
 @click.option("--quick", is_flag=True, help="Under a minute, fewer repetitions; the rows say so.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures here, too.")
 @click.option("--only", multiple=True, metavar="SECTION", help="Run only this part; may be repeated.")
@@ -198,16 +214,14 @@ def main(
     """Run one benchmark and print its figures; without NAME list them all.
 
     NAME `stale` runs nothing: it says which files of results are older than the code they measure, and ends
-    with 1 if one of them could be recorded again on any machine. NAME `report` stands first and has options
-    of its own: `python -m benchmarks report --help`.
+    with 1 if one of them could be recorded again on any machine. NAME `pictures` draws what is recorded, into
+    out/pictures. NAME `report` stands first and has options of its own: `python -m benchmarks report --help`.
     """
     if name is None:
         Console().print(_listing())
         return
-    if name == "stale":
-        sys.exit(_stale())
-    if name == "report":
-        raise click.UsageError("write `report` first: python -m benchmarks report --help")
+    if name in _OTHERS:
+        sys.exit(_OTHERS[name]())
     _check_sections(name, only)
     if name == "predictor" and special["log"] is None:
         raise click.BadParameter(
@@ -230,7 +244,7 @@ def main(
 if __name__ == "__main__":
     with errors_as_lines("benchmarks"):
         if sys.argv[1:2] == ["report"]:
-            from benchmarks.report.command import report
+            from benchmarks.papers.report.command import report
 
             report(sys.argv[2:], prog_name="python -m benchmarks report")
         main()

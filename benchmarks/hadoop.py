@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks import ROOT
 from benchmarks.result import Report, Row, measured, observed
 from yarn_accel.adapters import commands
 from yarn_accel.errors import JobError
@@ -26,7 +27,6 @@ N_MAPPERS = 8
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 Say = Callable[[str], None]
-_ROOT = Path(__file__).resolve().parent.parent
 _MAPPER = Path(__file__).with_name("first_line.py")
 
 
@@ -160,7 +160,7 @@ def _hdfs_rows(cluster: Cluster, store: Store, quick: bool) -> list[Row]:
     def web_read(name: str, n_bytes: int) -> float:
         source = f"hdfs:///bench/{name.replace('WebHDFS-read', 'native-write')}"
         program = [sys.executable, "-m", "benchmarks.webhdfs_read", address, source, str(n_bytes)]
-        done = commands.run(cluster.exec_argv(cluster.plan.workers[0].name, program), timeout_s=60, cwd=_ROOT)
+        done = commands.run(cluster.exec_argv(cluster.plan.workers[0].name, program), timeout_s=60, cwd=ROOT)
         if not done.ok:
             raise JobError(f"the WebHDFS read failed: {done.last_line()}")
         return float(done.stdout)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
+
+from benchmarks.result import Report, Row
 
 BENCHMARKS: dict[str, str] = {
     "backfill": "backfilling on logs against referee schedules, and its times (--log FILE: a full log)",
@@ -34,12 +37,19 @@ BENCHMARKS: dict[str, str] = {
     "yarn_master": "the ApplicationMaster on a real cluster: submit to RUNNING, allocate, containers, memory",
 }
 
+#: Those that repeat what a paper did, in `benchmarks.papers`.
+_OF_PAPERS = frozenset(
+    {
+        *("grid", "hdas_live", "hdas_paper", "mps_live", "mps_paper", "predictor"),
+        *("torque_balance", "torque_profiles", "yarn_paper"),
+    }
+)
+
 #: What computes nothing where there is no GPU.
 _OF_GPUS = (
     ":!yarn_accel/launch/node_checks.py",
     ":!yarn_accel/operations/cuda_*.py",
     ":!yarn_accel/pipeline/workers/cuda.py",
-    ":!yarn_accel/pipeline/workers/gpu_*.py",
 )
 _SERVER = (
     "yarn_accel/client",
@@ -110,14 +120,14 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "benchmarks/hadoop.py",
         "benchmarks/docker_overhead.py",
     ),
-    "gpu": ("yarn_accel/operations", "yarn_accel/pipeline", "benchmarks/gpu", ":!benchmarks/gpu/table.py"),
+    "gpu": ("yarn_accel/operations", "yarn_accel/pipeline", "benchmarks/gpu"),
     "grid": (
         *_LOGS,
         "torque_sched/core/availability.py",
         "torque_sched/core/grid",
         "torque_sched/core/handshake",
         "torque_sched/sim/grid",
-        "benchmarks/grid",
+        "benchmarks/papers/grid",
     ),
     "hadoop": ("hadoop_conf", "yarn_accel/testbed", "benchmarks/hadoop.py"),
     "hdas_live": (
@@ -127,9 +137,10 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         ":!yarn_accel/worker/function_*.py",
         ":!yarn_accel/worker/python_environments.py",
         *_TASK_SIMULATOR,
-        "benchmarks/hdas_live",
+        "benchmarks/papers/hdas_live",
+        "benchmarks/papers/live.py",
     ),
-    "hdas_paper": (*_TASK_POLICIES, *_TASK_SIMULATOR, "benchmarks/hdas_paper"),
+    "hdas_paper": (*_TASK_POLICIES, *_TASK_SIMULATOR, "benchmarks/papers/hdas_paper"),
     "images": (
         "jobs/images",
         "yarn_accel/client",
@@ -144,7 +155,8 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "yarn_accel/dags/generator.py",
         "yarn_accel/worker",
         *_DAG_SIMULATOR,
-        "benchmarks/mps_live",
+        "benchmarks/papers/live.py",
+        "benchmarks/papers/mps_live",
     ),
     "mps_paper": (
         "yarn_accel/core/dags",
@@ -152,7 +164,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         *(f"yarn_accel/core/tasks/{name}.py" for name in ("commands", "durations", "events", "values")),
         "yarn_accel/dags/generator.py",
         *_DAG_SIMULATOR,
-        "benchmarks/mps_paper",
+        "benchmarks/papers/mps_paper",
     ),
     "namenode_calls": (
         "jobs/factorize",
@@ -162,8 +174,12 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "benchmarks/namenode_calls.py",
     ),
     "pipeline": (*_SERVER, "benchmarks/pipeline"),
-    "predictor": ("torque_sched/parse/swf.py", "torque_sched/policies/predict", "benchmarks/predictor.py"),
-    "soak": (*_SERVER, "benchmarks/soak.py", "benchmarks/soak_load.py"),
+    "predictor": (
+        "torque_sched/parse/swf.py",
+        "torque_sched/policies/predict",
+        "benchmarks/papers/predictor.py",
+    ),
+    "soak": (*_SERVER, "benchmarks/soak.py"),
     "task_overhead": (
         "yarn_accel/adapters/signed_http.py",
         "yarn_accel/core/tasks",
@@ -178,16 +194,16 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         ":!torque_sched/core/grid",
         ":!torque_sched/core/handshake",
         "torque_sched/policies",
-        "benchmarks/torque_balance.py",
-        "benchmarks/torque_balance_cluster.py",
-        "benchmarks/torque_profiles/profiles.json",
+        "benchmarks/papers/torque_balance.py",
+        "benchmarks/papers/torque_balance_cluster.py",
+        "benchmarks/papers/torque_profiles/profiles.json",
     ),
     "torque_load": (*_SCHEDULER, *_EMULATED, "benchmarks/torque_load.py"),
-    "torque_profiles": (*_LEARNING, "torque_sched/sampler", "benchmarks/torque_profiles"),
+    "torque_profiles": (*_LEARNING, "torque_sched/sampler", "benchmarks/papers/torque_profiles"),
     "torque_real": (*_SCHEDULER, "benchmarks/torque_real.py"),
     "yarn_faults": (*_APPLICATION, *_SERVER, "benchmarks/yarn_faults.py"),
     "yarn_master": (*_APPLICATION, "benchmarks/yarn_master.py"),
-    "yarn_paper": (*_APPLICATION, *_SERVER, "benchmarks/yarn_paper"),
+    "yarn_paper": (*_APPLICATION, *_SERVER, "benchmarks/papers/yarn_paper"),
 }
 
 _CTC, _LANL = "CTC-SP2-1996-3.1-cln.swf", "LANL-CM5-1994-4.1-cln.swf"
@@ -300,11 +316,22 @@ NEEDS: dict[str, str] = {
     "torque_real": "a real Torque: pbs_server and pbs_mom on this machine",
 }
 
+
+def needs_of(stem: str) -> str:
+    """What recording this file again takes beside this machine; empty: nothing."""
+    return NEEDS.get(stem, NEEDS.get(RECORDINGS[stem].benchmark, "") if stem in RECORDINGS else "")
+
+
 #: Those that keep what a killed run left in the JSON file, by ``--resume``.
 RESUMABLE = frozenset({"grid", "hdas_live", "mps_live", "yarn_paper"})
 
 #: Those that start a Hadoop cluster and take ``--mode``: how its nodes are kept apart.
 TAKES_MODE = frozenset({"hadoop", "hdas_live", "images", "yarn_paper"})
+
+
+def module_of(name: str) -> str:
+    """The module or package of the benchmark ``name``."""
+    return f"benchmarks.papers.{name}" if name in _OF_PAPERS else f"benchmarks.{name}"
 
 
 def load(name: str) -> Any:
@@ -313,4 +340,17 @@ def load(name: str) -> Any:
     A module with ``SECTIONS`` takes those to run as ``only``, one with ``draw`` can draw its report; one with
     ``require(path)`` raises there what it lacks on this machine to write its figures to that file.
     """
-    return import_module(f"benchmarks.{name}")
+    return import_module(module_of(name))
+
+
+def draw_result(stem: str, document: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Have the benchmark of a recorded result draw it into a folder; nothing where it draws none."""
+    name = str(document["name"])
+    if not hasattr(load(name), "draw"):
+        return []
+    rows = [
+        Row(**{**row, "spread": tuple(row["spread"]) if row["spread"] else None}) for row in document["rows"]
+    ]
+    report = Report(name, rows=rows, setting=dict(document["machine"]), series=document.get("series", {}))
+    folder.mkdir(parents=True, exist_ok=True)
+    return [Path(file) for file in load(name).draw(report, str(folder / stem))]

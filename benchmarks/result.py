@@ -15,9 +15,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from benchmarks import ROOT
 from yarn_accel.local_filesystem import write_atomic
 
-_ROOT = Path(__file__).resolve().parent.parent
 _JUDGED = {"<=": lambda value, bound: value <= bound, ">=": lambda value, bound: value >= bound}
 
 
@@ -121,7 +121,7 @@ def current_commit() -> str:
     """The version that runs, and whether it has uncommitted changes."""
 
     def git(*argv: str) -> str:
-        done = subprocess.run(["git", *argv], cwd=_ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", *argv], cwd=ROOT, capture_output=True, text=True, check=False)
         return done.stdout.strip()
 
     # Results that an earlier section of the same run wrote are no change of what is measured.

@@ -1,13 +1,16 @@
 """``python -m benchmarks stale``: results older than the code they measure.
 
-A result is current where the commit that it names is one of this history, had no changes beside it, and
-nothing that its benchmark measures (`SUBJECTS`) was changed since.
+A result is current where the commit that it names is one of this history, had no changes beside it, and no
+code that its benchmark measures (`SUBJECTS`) was changed since. Code is compared statement by statement:
+a module that moved, two that became one, an import or a docstring change nothing that could be measured.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +19,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.registry import NEEDS, RECORDINGS, SUBJECTS
+from benchmarks.registry import NEEDS, RECORDINGS, SUBJECTS, needs_of
 from yarn_accel.errors import ConfigError
 
 _UNCOMMITTED = "+uncommitted"
@@ -94,9 +97,48 @@ def _why_stale(root: Path, name: str, commit: str) -> str:
         return "its commit is none of this history: the history was rewritten, or it is of another branch"
     if commit_id != commit:
         return "measured with changes that were not committed"
-    changed = _git(root, "diff", "--name-only", commit_id, "HEAD", "--", *SUBJECTS[name]) or ""
-    files = changed.splitlines()
+    files = _changed_files(root, commit_id, SUBJECTS[name])
     return f"{len(files)} files changed since, such as {files[0]}" if files else ""
+
+
+def _changed_files(root: Path, commit: str, paths: Sequence[str]) -> list[str]:
+    """Files below `paths` with a statement that is new since `commit`, or that is no more."""
+    # What is in `papers` now was one folder above.
+    former = [path.replace("benchmarks/papers/", "benchmarks/") for path in paths]
+    # What draws the figures measures nothing.
+    paths = [*paths, ":!benchmarks/*/pictures.py", ":!benchmarks/*/views.py"]
+    listed = _git(root, "diff", "--name-only", "--no-renames", commit, "HEAD", "--", *{*paths, *former}) or ""
+    then, now = (
+        {name: _statements(name, _git(root, "show", f"{at}:{name}")) for name in listed.splitlines()}
+        for at in (commit, "HEAD")
+    )
+    gone, new = (Counter(each for some in side.values() for each in some) for side in (then, now))
+    changed = (gone - new).keys() | (new - gone).keys()
+    return [name for name in then if changed.intersection(then[name] + now[name])]
+
+
+def _statements(name: str, text: str | None) -> list[str]:
+    """The statements of a module without imports and docstrings; the lines of any other file."""
+    try:
+        tree = ast.parse(text or "")
+    except (SyntaxError, ValueError):
+        tree = None
+    if tree is None or not name.endswith(".py"):
+        return (text or "").splitlines()
+    for node in ast.walk(tree):
+        for block in ("body", "orelse", "finalbody"):
+            if isinstance(statements := getattr(node, block, None), list):
+                setattr(node, block, [each for each in statements if not _is_beside(each)])
+    return [ast.dump(each) for each in tree.body]
+
+
+def _is_beside(statement: ast.stmt) -> bool:
+    """Whether it is an import, a docstring, or the list of a package's names: nothing runs longer for it."""
+    if isinstance(statement, ast.Assign):
+        return any(isinstance(each, ast.Name) and each.id == "__all__" for each in statement.targets)
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
+    return isinstance(statement, ast.Import | ast.ImportFrom)
 
 
 def _git(root: Path, *words: str) -> str | None:
@@ -122,6 +164,6 @@ def shown(found: Sequence[Verdict], names: Iterable[str]) -> Table:
     files = {each.file for each in found}
     for name in names:
         if f"{name}.json" not in files:
-            needs = NEEDS.get(name, NEEDS.get(RECORDINGS[name].benchmark, ""))
-            table.add_row(f"{name}.json", "", "", "never recorded", needs, RECORDINGS[name].command(name))
+            command = RECORDINGS[name].command(name)
+            table.add_row(f"{name}.json", "", "", "never recorded", needs_of(name), command)
     return table

@@ -8,17 +8,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from benchmarks.gpu.table import gpu_table
-from benchmarks.hdas_live.table import live_table
-from benchmarks.mps_live.table import mps_live_table
+from benchmarks import RESULTS, ROOT
+from benchmarks.papers.hdas_live.late import MODES
 
-_ROOT = Path(__file__).resolve().parent.parent
-_PAGE = _ROOT / "docs" / "benchmarks.md"
-_RESULTS = _ROOT / "benchmarks" / "results"
+_PAGE = ROOT / "docs" / "benchmarks.md"
 _SIZES = ("64 KiB", "1 MiB", "8 MiB", "50 MiB")
 _TCP = {
     "ours tcp none": "ours",
@@ -44,7 +41,7 @@ Documents = Mapping[str, Mapping[str, Any]]
 
 def _recorded() -> Documents:
     return {
-        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(_RESULTS.glob("*.json"))
+        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))
     }
 
 
@@ -56,8 +53,8 @@ def _values(documents: Documents, part: str) -> dict[str, float]:
     return {what: row["value"] for what, row in _rows(documents, part).items()}
 
 
-def _line(title: str, cells: Sequence[str], width: int = 8) -> str:
-    return f"{title:44}" + "".join(f" {cell:>{width}}" for cell in cells)
+def _line(title: str, cells: Iterable[str], width: int = 8, *, first: int = 44) -> str:
+    return f"{title:{first}}" + "".join(f" {cell:>{width}}" for cell in cells)
 
 
 def _echo(documents: Documents, carrier: str, names: Mapping[str, str]) -> list[str]:
@@ -180,17 +177,149 @@ def _torque(documents: Documents) -> list[str]:
 
 
 def _mps_live(documents: Documents) -> list[str]:
+    """Each figure with its spread and, where it has one, its goal and the verdict."""
     if "mps_live" not in documents:
         return ["not recorded yet: python -m benchmarks mps_live --json out/mps_live.json"]
-    return mps_live_table(documents["mps_live"])
+    document = documents["mps_live"]
+    machine = document["machine"]
+    return [
+        _judged("", "median", "least", "most", "n", "goal", ""),
+        *map(_judged_row, document["rows"]),
+        "",
+        f"{machine['machines']}; times of the paper / {machine['time_divided_by']:g}",
+        f"load average when runs began: {machine['load_average']}",
+    ]
+
+
+def _judged(what: str, value: str, least: str, most: str, n: str, goal: str, verdict: str) -> str:
+    return f"{what:64} {value:>8} {least:>8} {most:>8} {n:>4}  {goal:7} {verdict}".rstrip()
+
+
+def _judged_row(row: Mapping[str, Any]) -> str:
+    what = f"{row['what']}, {row['unit']}" if row["unit"] else row["what"]
+    if not row["n"]:
+        return f"{what}: {row['note']}"
+    least, most = map(_number, row["spread"] or ()) if row["spread"] else ("", "")
+    verdict = {None: "", True: "holds", False: "does not hold"}[row["ok"]]
+    return _judged(what, _number(row["value"]), least, most, str(row["n"]), row["goal"], verdict)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+_Rows = Mapping[str, Mapping[str, Any]]
+_SHARES = (("mean delay", "mean_delay"), ("GPUs computing", "gpu_computing"), ("link used", "link_used"))
 
 
 def _hdas_live(documents: Documents) -> list[str]:
-    """With the streaming jobs, which have a file of their own."""
+    """Live beside simulated, the verdicts, and the streaming jobs, which have a file of their own."""
     mixes, late = documents["hdas_live"], documents.get("hdas_live-late", {"rows": ()})
     jobs = [row for row in late["rows"] if row["what"].startswith("late binding, ")]
     kept = {row["what"] for row in jobs}
-    return live_table({**mixes, "rows": [row for row in mixes["rows"] if row["what"] not in kept] + jobs})
+    rows = {row["what"]: row for row in mixes["rows"] if row["what"] not in kept} | {
+        row["what"]: row for row in jobs
+    }
+    lines = [
+        _mix_line("", ("time, s", "", "", "delay", "", "GPUs", "", "link", "")),
+        _mix_line("mix, policy", ("live", "sim.", "diff.", *("live", "sim.") * 3)),
+    ]
+    for name, simulated in mixes["series"]["simulated"].items():
+        lines.append(_mix_line(*_mix_cells(rows, name.replace(" ", ", "), simulated)))
+    return [*lines, "", *_mix_verdicts(rows), *_late(rows), *_alone(rows, mixes["machine"])]
+
+
+def _mix_line(title: str, cells: Sequence[str]) -> str:
+    return (f"{title:16}" + "".join(f" {cell:>7}" for cell in cells)).rstrip()
+
+
+def _mix_cells(rows: _Rows, name: str, simulated: Mapping[str, Any]) -> tuple[str, list[str]]:
+    live_s, simulated_s = rows[f"{name}: makespan"]["value"], simulated["makespan_s"]
+    cells = [f"{live_s:.1f}", f"{simulated_s:.1f}", f"{simulated_s / live_s - 1:+.0%}"]
+    for what, key in _SHARES:
+        cells += [f"{rows[f'{name}: {what}']['value']:.2f}", f"{simulated[key]:.2f}"]
+    return name, cells
+
+
+def _mix_verdicts(rows: _Rows) -> Iterator[str]:
+    for what in ("mean error of makespan, simulated against live", "mean error of mean delay"):
+        if what in rows:
+            yield f"{what}: {rows[what]['value']:.3f}"
+    for what, row in rows.items():
+        if what.startswith("pairs of policies"):
+            yield f"{what}: {row['value']:.0%} of {row['note']}"
+
+
+def _late(rows: _Rows) -> Iterator[str]:
+    for name in MODES.values():
+        time, *others = (
+            rows.get(f"late binding, {name}: {what}") for what in ("time", "mean delay", "mean wait")
+        )
+        if time is not None:
+            delay, wait = (row["value"] for row in others if row is not None)
+            figures = f"{time['value']:.0f} s, mean delay {delay:.2f}, mean wait {wait:.1f} s"
+            how, _, rest = name.partition(", ")
+            what = f"two streaming jobs {how} late binding{', ' if rest else ''}{rest}"
+            yield f"{what}: {figures}; {time['note']}"
+
+
+def _alone(rows: _Rows, machine: Mapping[str, Any]) -> Iterator[str]:
+    overhead_s, link = (
+        rows[what]["value"] for what in ("overhead of one task alone", "one reader on an idle link")
+    )
+    yield (
+        f"a task alone, beside its own time: {overhead_s:.3f} s; a link: {link:.1f} MB/s; "
+        f"load average when runs began: {machine['load_average']}"
+    )
+
+
+_NAMES = {"lu": "LU", "qr": "QR", "cholesky": "Cholesky"}
+_GPU_SIZES = ("1 MB", "4 MB", "16 MB", "50 MB")
+_WAYS = {
+    "cuSOLVER bare, with copies": "cuSOLVER bare, with copies",
+    "in the worker, one at a time": "in the worker, one at a time",
+    "pipeline": "through the pipeline, six under way",
+    "as many by echo": "the same, only echoed",
+}
+_ORDERS = (32, 128, 512)
+
+
+def _gpu(documents: Documents) -> list[str]:
+    document, line = documents["gpu"], partial(_line, first=50)
+    value = {row["what"]: row["value"] for row in document["rows"]}
+    lines = [line(f"{document['machine']['gpu']}, GFLOP/s", _GPU_SIZES)]
+    for operation, name in _NAMES.items():
+        for way, title in _WAYS.items():
+            cells = [f"{value[f'{operation}, {size}: {way}']:,.0f}" for size in _GPU_SIZES]
+            lines.append(line(f"{name}, {title}", cells))
+    lines += ["", line("small ones (bare: 64 a call), thousand a second", [f"n = {n}" for n in _ORDERS])]
+    for operation, name in _NAMES.items():
+        for way, title in (("bare, with copies", "bare, with copies"), ("pipeline", "through the pipeline")):
+            cells = [f"{value[f'{operation}, order {n}, by 64: {way}'] / 1e3:,.1f}" for n in _ORDERS]
+            lines.append(line(f"{name}, {title}", cells))
+    lines += ["", line("workers on the GPU", ["1", "2", "4"])]
+    for operation, name in _NAMES.items():
+        cells = [f"{value[f'workers, {operation}, 1 MB: {n} on the GPU']:,.0f}" for n in (1, 2, 4)]
+        lines.append(line(f"{name} of 1 MB, GFLOP/s", cells))
+    jpeg = "images, JPEG 256 x 256"
+    cells = [f"{value[f'workers, {jpeg}: {n} on the GPU']:,.0f}" for n in (1, 2, 4)]
+    cores = document["machine"]["cores"]
+    return [
+        *lines,
+        line("features of JPEG 256 x 256, images a second", cells),
+        line(
+            f"the same on {cores} cores; nvJPEG's decoding alone",
+            [f"{value[f'{jpeg}: {each}']:,.0f}" for each in ("this CPU", "nvJPEG bare, decoding only")],
+        ),
+        "",
+        line(f"order 10,000, the GPU over {cores} cores", _NAMES.values(), 9),
+        line(
+            "with both copies",
+            [f"{value[f'paper, {each}, n = 10000: over this CPU']:.1f}" for each in _NAMES],
+            9,
+        ),
+        line("the paper's", ["8.9", "16.6", "8.0"], 9),
+    ]
 
 
 TABLES: Mapping[str, Callable[[Documents], list[str]]] = {
@@ -202,7 +331,7 @@ TABLES: Mapping[str, Callable[[Documents], list[str]]] = {
     "hdas-live": _hdas_live,
     "mps-live": _mps_live,
     "torque": _torque,
-    "gpu": lambda documents: gpu_table(documents["gpu"]),
+    "gpu": _gpu,
 }
 """Name -> its lines; a KeyError where a result lacks what it shows."""
 

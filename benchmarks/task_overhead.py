@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks import ROOT
 from benchmarks.result import Report, Row, measured, observed
 from tests.integration.worker.task_master import TaskMaster, start_worker
 from yarn_accel.core.tasks.attempt_orders import AttemptId, AttemptOrder, FunctionCall, attempt_id
 from yarn_accel.core.tasks.values import AppId, Form, FormDemand, TaskId
 
-ROOT = Path(__file__).resolve().parent.parent
 NAME = "w1"
 WARM_UP = 20
 

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import ROOT
 from benchmarks.result import Report, Row, measured, observed
-from benchmarks.torque_cluster import AT_ONCE, ROOT, Daemon, Say, cluster, free_port, requests, start_all
+from benchmarks.torque_cluster import AT_ONCE, Daemon, Say, cluster, free_port, requests, start_all
 from benchmarks.torque_transport import burst, transport
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.pbs import Look, Pbs

@@ -20,12 +20,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks import ROOT
 from torque_sched.adapters.pbs import TorqueServer
 from torque_sched.core.model import JobId
 from torque_sched.emulation import EmulatedTorque
 from torque_sched.parse.qrun import RunKind
 
-ROOT = Path(__file__).resolve().parent.parent
 AT_ONCE = 4
 """Starts under way, as the daemon has it."""
 Say = Callable[[str], None]

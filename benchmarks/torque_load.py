@@ -19,8 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks import ROOT
 from benchmarks.result import Report, Row, observed
-from benchmarks.torque_cluster import ROOT, Say, cycles, free_port
+from benchmarks.torque_cluster import Say, cycles, free_port
 from torque_sched.daemon.config import Config
 from torque_sched.emulation import EmulatedTorque, Fault
 

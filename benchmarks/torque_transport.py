@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks import ROOT
 from benchmarks.result import Row, measured, ratio
 from benchmarks.torque_cluster import (
-    ROOT,
     Daemon,
     Say,
     cluster,

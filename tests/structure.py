@@ -22,16 +22,6 @@ REASONS: dict[str, str] = {
 """A module below 80 lines that one other imports -> why it stands alone."""
 
 MOST_SLIVERS: dict[str, int] = {
-    "benchmarks/backfill": 1,
-    "benchmarks/gpu": 5,
-    "benchmarks/grid": 2,
-    "benchmarks/hdas_live": 2,
-    "benchmarks/hdas_paper": 1,
-    "benchmarks/mps_live": 3,
-    "benchmarks/mps_paper": 1,
-    "benchmarks/pipeline": 7,
-    "benchmarks/pipeline/peers": 1,
-    "benchmarks/yarn_paper": 2,
     "torque_sched/adapters": 1,
     "torque_sched/daemon": 5,
     "torque_sched/emulation": 1,
@@ -73,7 +63,6 @@ EDGES: dict[str, str] = {
     "torque_sched/site/gate.py:_Guarded": "not yet judged",
     "torque_sched/site/own_jobs.py:Sites": "not yet judged",
     "torque_sched/site/own_jobs.py:StateForm": "not yet judged",
-    "benchmarks/binding_scale/world.py:Master": "not yet judged",
 }
 """``path:Protocol`` with less than two implementations -> the edge of a process that it draws."""
 

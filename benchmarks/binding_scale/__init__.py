@@ -17,8 +17,18 @@ from typing import Any
 
 from benchmarks.binding_scale.deviation import deviation
 from benchmarks.binding_scale.looking import page_rows
-from benchmarks.binding_scale.masters import ApplicationMaster, PolicyMaster, added
-from benchmarks.binding_scale.world import CALM_S, WARM_UP_S, Node, Timed, World, cluster, simulate
+from benchmarks.binding_scale.world import (
+    CALM_S,
+    WARM_UP_S,
+    ApplicationMaster,
+    Node,
+    PolicyMaster,
+    Timed,
+    World,
+    added,
+    cluster,
+    simulate,
+)
 from benchmarks.result import Report, Row, measured, not_measured, observed
 from yarn_accel.core.binding import POLICIES, ANodeLost, BindingEvent, NNodeLost, make
 

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from benchmarks.binding_scale.masters import ApplicationMaster
-from benchmarks.binding_scale.world import Node
+from benchmarks.binding_scale.world import ApplicationMaster, Node
 from benchmarks.result import Row, measured
 from yarn_accel.master.page import page
 from yarn_accel.master.statistics import AgentStatistics

@@ -1,27 +1,35 @@
-"""Section `factorizations`: LU, QR and Cholesky of 1 to 50 MB beside cuSOLVER called bare.
+"""The sections of speed: bare cuSOLVER beside ours, small matrices, more workers, and the paper's task.
 
-Bare is the rate of the routine on matrices that lie on the device, and with copies from and to pinned memory
-one after another. Ours is the rate in the worker, one request at a time (copies and checks of the input
-included), and at a client with several requests under way, over shared memory and over TCP. Echo says how
-many there would be if they only travelled: that bounds ours, however fast the routine is.
+In `factorizations`, LU, QR and Cholesky of 1 to 50 MB, bare is the rate of the routine on matrices that lie
+on the device, and with copies from and to pinned memory one after another. Ours is the rate in the worker,
+one request at a time (copies and checks of the input included), and at a client with several requests under
+way, over shared memory and over TCP. Echo says how many there would be if they only travelled: that bounds
+ours, however fast the routine is.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
 from statistics import median
+from typing import Any
 
-from benchmarks.gpu.bare import Bare
+import numpy as np
+
+from benchmarks.gpu.bare import Bare, pinned
+from benchmarks.gpu.images import JPEG, packed_images
 from benchmarks.gpu.setting import GpuSetting
+from benchmarks.papers.yarn_paper.paper import KERNELS
+from benchmarks.pipeline.computing import MB
 from benchmarks.pipeline.lapack import flops, matrix, order_of
-from benchmarks.pipeline.setting import calls, replies
-from benchmarks.pipeline.stages import MB
+from benchmarks.pipeline.setting import OwnServer, calls, calls_of, replies
 from benchmarks.result import Row, measured, ratio
 from yarn_accel.client.calls import Tensor
 from yarn_accel.client.client import Client
+from yarn_accel.operations import get
+from yarn_accel.operations.cuda_streams import cupy_module
 
 OPERATIONS = ("lu", "qr", "cholesky")
 GOAL = ">= 0.9"
@@ -77,10 +85,9 @@ def factorization_rows(setting: GpuSetting) -> Iterator[list[Row]]:
             cell = _Cell(operation, size_mb)
             gflop, seconds = took_s.get(operation, (1.0, 0.0))
             # The larger ones take longer for their bytes and for their work; the latter is the more.
-            if not setting.budget.allows(str(cell), seconds * cell.gflop / gflop):
+            if not setting.begins(str(cell), seconds * cell.gflop / gflop):
                 yield [setting.budget.cut_row(str(cell))]
                 continue
-            setting.say(str(cell))
             start_s = time.monotonic()
             n_times = _measure(setting, cell)
             took_s[operation] = cell.gflop, time.monotonic() - start_s
@@ -140,3 +147,188 @@ def _rows(cell: _Cell, n_times: int) -> list[Row]:
         ratio(f"{cell}: pipeline / bare with copies", ours, rates[_BARE_COPIES], "share", goal=GOAL),
         ratio(f"{cell}: worker / bare with copies", rates[_WORKER], rates[_BARE_COPIES], "share"),
     ]
+
+
+# ---- `batches`: many small matrices, packed and computed together, beside one call of the library's
+
+_PACK, _PACKED_WINDOW = 64, 4
+_BYTES_A_ROUND = 200_000_000
+_MOST, _MOST_QUICK = 4096, 128
+
+
+def batch_rows(setting: GpuSetting) -> Iterator[list[Row]]:
+    """Matrices per second of each factorization and order, and what ours is of the bare rate."""
+    orders = (32, 128) if setting.quick else (32, 128, 512)
+    with setting.servers.gpu.client("memory") as client:
+        for n in orders:
+            for operation in OPERATIONS:
+                what = f"{operation}, order {n}, by {_PACK}"
+                if setting.begins(what):
+                    yield _batch_rows(setting, client, operation, n, what)
+                else:
+                    yield [setting.budget.cut_row(what)]
+
+
+def _batch_rows(setting: GpuSetting, client: Client, operation: str, n: int, what: str) -> list[Row]:
+    most = _MOST_QUICK if setting.quick else _MOST
+    n_matrices = max(2 * _PACK, min(most, _BYTES_A_ROUND // (8 * n * n)))
+    one = matrix(operation, n)
+    bare = Bare(operation, np.ascontiguousarray(np.broadcast_to(one.T, (_PACK, n, n))))
+    bare.on_device_s(1)
+    tensor = Tensor.of(one)
+    _rate(client, operation, tensor, 2 * _PACK)
+    on_device, copied, ours = [], [], []
+    for _ in setting.budget.rounds(what, setting.n_rounds):
+        on_device.append(_PACK / bare.on_device_s(4))
+        copied.append(_PACK / bare.with_copies_s(4))
+        ours.append(_rate(client, operation, tensor, n_matrices))
+    by = "one by one: CuPy binds no geqrfBatched" if operation == "qr" else "one call"
+    return [
+        measured(f"{what}: bare, on the device", on_device, "matrices/s", note=by),
+        measured(f"{what}: bare, with copies", copied, "matrices/s", note=by),
+        measured(
+            f"{what}: pipeline", ours, "matrices/s", note=f"{n_matrices} a round, window {_PACKED_WINDOW}"
+        ),
+        ratio(f"{what}: pipeline / bare with copies", ours, copied, "share", goal=GOAL),
+    ]
+
+
+def _rate(client: Client, operation: str, tensor: Tensor, n: int) -> float:
+    start_s = time.perf_counter()
+    work = calls(operation, params_of(operation), repeat(tensor, n))
+    done = sum(1 for _ in replies(client, work, _PACKED_WINDOW, pack=_PACK))
+    return done / (time.perf_counter() - start_s)
+
+
+# ---- `workers`: one, two and four worker processes on the GPU, where one is too slow to feed it
+
+_SIZE_MB = 1
+_UNDER_WAY = 4
+"""Requests for each worker: it computes three at a time."""
+_N_REQUESTS, _N_QUICK = 300, 24
+_NUMBERS, _QUICK = (1, 2, 4), (1, 2)
+_FEATURES = "features"
+_Rate = Callable[[OwnServer, int], float]
+"""``rate(server, n_workers)``: what it computes a second."""
+
+
+def worker_rows(setting: GpuSetting) -> Iterator[list[Row]]:
+    """For small factorizations and for images the rate of each number of workers, and what it is of one's."""
+    for operation in (*OPERATIONS, _FEATURES):
+        is_images = operation == _FEATURES
+        what = f"workers, {f'images, {JPEG}' if is_images else f'{operation}, {_SIZE_MB} MB'}"
+        if not setting.begins(what):
+            yield [setting.budget.cut_row(what)]
+            continue
+        rate = _featuring(setting) if is_images else _factorizing(setting, operation)
+        yield _gain_rows(setting, what, "images/s" if is_images else "GFLOP/s", rate)
+
+
+def _gain_rows(setting: GpuSetting, what: str, unit: str, rate: _Rate) -> list[Row]:
+    servers = {n: setting.servers.gpu_with(n) for n in (_QUICK if setting.quick else _NUMBERS)}
+    found: dict[int, list[float]] = {n: [] for n in servers}
+    for n, server in servers.items():
+        rate(server, n)
+    for _ in setting.budget.rounds(what, setting.n_rounds):
+        for n, server in servers.items():
+            found[n].append(rate(server, n))
+    note = f"{_UNDER_WAY} requests under way for each"
+    rows = [measured(f"{what}: {n} on the GPU", rates, unit, note=note) for n, rates in found.items()]
+    return rows + [ratio(f"{what}: {n} over 1", found[n], found[1]) for n in found if n > 1]
+
+
+def _factorizing(setting: GpuSetting, operation: str) -> _Rate:
+    n = order_of(_SIZE_MB * MB)
+    tensor = Tensor.of(matrix(operation, n))
+    n_requests = _N_QUICK if setting.quick else _N_REQUESTS
+
+    def rate(server: OwnServer, n_workers: int) -> float:
+        work = calls(operation, params_of(operation), repeat(tensor, n_requests))
+        with server.client("memory") as client:
+            start_s = time.perf_counter()
+            done = sum(1 for _ in replies(client, work, _UNDER_WAY * n_workers))
+            return done * flops(operation, n) / 1e9 / (time.perf_counter() - start_s)
+
+    return rate
+
+
+def _featuring(setting: GpuSetting) -> _Rate:
+    encoded = JPEG.encoded(8 if setting.quick else 256)
+    tensors = tuple(Tensor.of(array) for array in packed_images(encoded))
+
+    def rate(server: OwnServer, n_workers: int) -> float:
+        n_requests = 2 * _UNDER_WAY * n_workers
+        with server.client("memory") as client:
+            start_s = time.perf_counter()
+            work = calls_of(_FEATURES, {}, repeat(tensors, n_requests))
+            for reply in replies(client, work, _UNDER_WAY * n_workers):
+                assert not reply.info.get("rejected"), reply.info
+            return n_requests * len(encoded) / (time.perf_counter() - start_s)
+
+    return rate
+
+
+# ---- `paper`: how many times faster a task is on the GPU than on this CPU, beside its Table 2
+#
+# The paper's task is a matrix of order 10,000, which is larger than a request may be by default. So the
+# operations are called as a worker calls them, in this process: on the GPU with both copies from and to
+# pinned memory, on the CPU with a thread for every core. No server is part of it, as in Table 2.
+
+Array = Any
+ORDER = 10_000
+"""Of the paper's matrices."""
+
+
+def paper_rows(setting: GpuSetting) -> Iterator[list[Row]]:
+    """For each order and factorization seconds on both, and the N of N-fold."""
+    orders = [order_of(size * MB) for size in sizes_mb(setting.quick)] + ([] if setting.quick else [ORDER])
+    cpu_flops_s: dict[str, float] = {}
+    for n in orders:
+        for operation in OPERATIONS:
+            what = f"paper, {operation}, n = {n}"
+            # Only the CPU takes long; larger matrices go faster there by what is left of the estimate.
+            needs_s = flops(operation, n) / cpu_flops_s[operation] if operation in cpu_flops_s else 0.0
+            if not setting.begins(what, 2 * needs_s):
+                yield [setting.budget.cut_row(what)]
+                continue
+            cpu_s, gpu_s = _seconds(setting, operation, n)
+            cpu_flops_s[operation] = flops(operation, n) / min(cpu_s)
+            kernel = KERNELS[operation]
+            paper_s = f"{kernel.cpu_s:g} s, {kernel.device_s:g} s"
+            table = f"the paper: {paper_s}, {kernel.speedup:.1f}-fold, n = {ORDER}"
+            yield [
+                measured(f"{what}: this CPU", cpu_s, "s"),
+                measured(f"{what}: this GPU", gpu_s, "s", note="with both copies"),
+                ratio(f"{what}: over this CPU", cpu_s, gpu_s, note=table),
+            ]
+
+
+def _seconds(setting: GpuSetting, operation: str, n: int) -> tuple[list[float], list[float]]:
+    """Seconds of each round on the CPU and on the GPU; the first on the GPU loads the routine."""
+    pristine = matrix(operation, n)
+    host = pinned((n, n)).T
+    cpu_s, gpu_s = [], []
+    np.copyto(host, pristine)
+    _on_gpu(operation, host)
+    for _ in setting.budget.rounds(f"paper, {operation}, n = {n}", setting.n_rounds):
+        np.copyto(host, pristine)
+        gpu_s.append(_on_gpu(operation, host))
+        work = pristine.copy("F")
+        start_s = time.perf_counter()
+        get(operation).run([work], params_of(operation))
+        cpu_s.append(time.perf_counter() - start_s)
+    return cpu_s, gpu_s
+
+
+def _on_gpu(operation: str, host: Array) -> float:
+    form = get(operation).form("cuda")
+    assert form is not None
+    with cupy_module().cuda.Stream(non_blocking=True) as stream:
+        start_s = time.perf_counter()
+        form([host], params_of(operation), _place)
+        stream.synchronize()
+        return time.perf_counter() - start_s
+
+
+def _place(name: str, shape: tuple[int, ...], dtype: str, order: str) -> Array:
+    return pinned(shape[::-1], dtype).T if order == "F" else pinned(shape, dtype)

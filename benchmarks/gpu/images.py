@@ -1,21 +1,61 @@
-"""Section `images`: features of images per second, on the GPU, on this CPU, and nvJPEG's decoding alone."""
+"""Section `images`: features of images per second, on the GPU, on this CPU, and nvJPEG's decoding alone.
+
+The images have soft colours as photographs have them, and are encoded as JPEG or PNG.
+"""
 
 from __future__ import annotations
 
 import importlib
+import io
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
-from benchmarks.gpu.pictured import JPEG, PNG, Kind, packed_images
+import numpy as np
+
 from benchmarks.gpu.setting import GpuSetting
-from benchmarks.pipeline.own_server import OwnServer
-from benchmarks.pipeline.setting import calls_of, replies
+from benchmarks.pipeline.setting import OwnServer, calls_of, replies
 from benchmarks.result import Row, measured, not_measured, ratio
 from yarn_accel.client.calls import Tensor
 from yarn_accel.operations.cuda_streams import cupy_module
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Images of one form; ``side`` is their height and width in pixels."""
+
+    format: str
+    side: int
+
+    def __str__(self) -> str:
+        return f"{self.format} {self.side} x {self.side}"
+
+    def encoded(self, n: int) -> list[bytes]:
+        """So many of them, all different."""
+        from PIL import Image
+
+        random = np.random.default_rng(self.side)
+        found = []
+        for _ in range(n):
+            coarse = Image.fromarray(random.integers(0, 256, (8, 8, 3)).astype(np.uint8))
+            stream = io.BytesIO()
+            coarse.resize((self.side, self.side), Image.Resampling.BICUBIC).save(stream, self.format)
+            found.append(stream.getvalue())
+        return found
+
+
+JPEG, PNG = Kind("JPEG", 256), Kind("PNG", 64)
+"""PNG as the image job has them."""
+
+
+def packed_images(encoded: Sequence[bytes]) -> tuple[Array, Array]:
+    """As the operations on images take them: all bytes, and the length of each."""
+    return np.frombuffer(b"".join(encoded), np.uint8), np.array([len(each) for each in encoded], np.int64)
+
 
 _WINDOW = 4
 _OPERATION = "features"
@@ -26,10 +66,9 @@ def image_rows(setting: GpuSetting) -> Iterator[list[Row]]:
     n_images = 8 if setting.quick else 256
     for kind in (replace(JPEG, side=64), PNG) if setting.quick else (JPEG, PNG):
         what = f"images, {kind}"
-        if not setting.budget.allows(what):
+        if not setting.begins(what):
             yield [setting.budget.cut_row(what)]
             continue
-        setting.say(what)
         encoded = kind.encoded(n_images)
         n_requests = _WINDOW if setting.quick else 2 * _WINDOW
         gpu, cpu = [], []

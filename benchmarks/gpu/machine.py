@@ -15,11 +15,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks import RESULTS
 from benchmarks.gpu.driver import NoGpuError, read_driver
 from yarn_accel.adapters.nvml import CUDA_VARIABLE, Gpu, list_gpus, visible_gpus
 from yarn_accel.errors import ConfigError
-
-_RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 _EMULATED = "emulated"
 """How the emulated CUDA of tests/emulated_cuda names its device."""
@@ -107,7 +106,7 @@ def refuse_results(machine: Machine, path: Path | None) -> None:
     Raises:
         ConfigError: they would be written there.
     """
-    if machine.is_emulated and path is not None and _RESULTS in path.resolve().parents:
+    if machine.is_emulated and path is not None and RESULTS in path.resolve().parents:
         raise ConfigError(
             f"{path}: this GPU is emulated", cure="write to another folder, such as out/gpu.json"
         )

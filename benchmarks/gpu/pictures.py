@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.gpu.overlap import STAGES
+from benchmarks.papers.yarn_paper.paper import KERNELS
 from benchmarks.result import Report
-from benchmarks.yarn_paper.paper import KERNELS
 
 _SPEEDUP = re.compile(r"paper, (\w+), n = (\d+): over this CPU$")
 _TITLES = {"h2d": "copy in", "kernel": "kernel", "d2h": "copy out"}
@@ -37,6 +36,8 @@ def draw(report: Report, stem: str) -> list[str]:
 
 def _timeline(report: Report, title: str) -> Any:
     from matplotlib.figure import Figure
+
+    from benchmarks.gpu.overlap import STAGES
 
     traces: Mapping[str, Sequence[Mapping[str, Any]]] = report.series.get("trace", {})
     if not traces:

@@ -1,8 +1,8 @@
 """What runs in the processes of this benchmark: one server, or one client that measures on command.
 
-``python -m benchmarks.pipeline.child server|client|bench NAME``, NAME a candidate or, for ``bench``, a module
-of this package with a table ``ACTS``; orders come in and answers go out as lines of JSON
-on stdin and stdout. Whatever a library prints goes to stderr, which is a log file.
+``python -m benchmarks.pipeline.child server|client|bench|relay NAME``, NAME a candidate; ``bench`` computes
+without a server, see `lapack`, and ``relay`` is a link of limited rate. Orders come in and answers go out as
+lines of JSON on stdin and stdout. Whatever a library prints goes to stderr, which is a log file.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import contextlib
 import importlib
 import json
 import os
+import socket
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
@@ -25,7 +27,7 @@ from benchmarks.pipeline.peers.candidate import EchoClient, More, Route
 MODULES: Mapping[str, str] = {
     "bare": "bare",
     "ours": "ours",
-    "ours-asleep": "ours_asleep",
+    "ours-asleep": "ours",
     "grpc": "grpc_stream",
     "flight": "flight_exchange",
     "ray": "ray_actor",
@@ -33,6 +35,8 @@ MODULES: Mapping[str, str] = {
     "zmq": "zmq_router",
     "triton": "triton_model",
 }
+_BURST_S = 0.004
+_PIECE_BYTES = 128 << 10
 _WARM_UP_S = 0.1
 _SLOW_S = 0.25
 """Whoever needs longer for one request is not filled with a window of them only to warm up."""
@@ -51,7 +55,10 @@ def _say(out: TextIO, value: Mapping[str, Any]) -> None:
 
 def _serve(name: str, out: TextIO) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        address, service = _module(name).serve(Path(folder))
+        module = _module(name)
+        # One that is measured in two forms has a function for the other one.
+        serve = getattr(module, f"serve_{name.replace('-', '_')}", module.serve)
+        address, service = serve(Path(folder))
         _say(out, {"address": address})
         sys.stdin.read()  # until the parent closes it, or is gone
         if hasattr(service, "close"):
@@ -159,6 +166,63 @@ def _take_orders(acts: Mapping[str, Act], out: TextIO) -> None:
         _say(out, answer)
 
 
+# ---- a link of limited rate
+#
+# A relay with a token bucket for each direction. No root is needed, as it would be for the kernel's queueing
+# disciplines; at the rates used here (about 100 MB/s) the relay itself costs a few per cent of a core.
+
+
+class TokenBucket:
+    """Says how long to wait before bytes may pass.
+
+    Args:
+        bytes_per_s: the rate.
+        burst_bytes: how much may pass at once after a pause.
+    """
+
+    def __init__(self, bytes_per_s: float, burst_bytes: float) -> None:
+        self._bytes_per_s, self._burst_bytes = bytes_per_s, burst_bytes
+        self._tokens = burst_bytes
+        self._then_s = 0.0
+
+    def take(self, n_bytes: int, now_s: float) -> float:
+        """Take tokens, on credit if need be; the seconds until the credit is paid."""
+        gained = (now_s - self._then_s) * self._bytes_per_s
+        self._tokens = min(self._burst_bytes, self._tokens + gained) - n_bytes
+        self._then_s = now_s
+        return max(0.0, -self._tokens / self._bytes_per_s)
+
+
+def _open(order: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Listen; every connection is relayed to ``target_port`` at ``bytes_per_s`` in each direction."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    target, rate = int(order["target_port"]), float(order["bytes_per_s"])
+
+    def accept() -> None:
+        while True:
+            near, _ = listener.accept()
+            far = socket.create_connection(("127.0.0.1", target))
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=_relay, args=(source, sink, rate), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return {"port": listener.getsockname()[1]}
+
+
+def _relay(source: socket.socket, sink: socket.socket, rate: float) -> None:
+    sink.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    bucket = TokenBucket(rate, max(rate * _BURST_S, _PIECE_BYTES))
+    buffer = memoryview(bytearray(_PIECE_BYTES))
+    try:
+        while n_received := source.recv_into(buffer):
+            time.sleep(bucket.take(n_received, time.monotonic()))
+            sink.sendall(buffer[:n_received])
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        source.close()
+        sink.close()
+
+
 def _main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -170,8 +234,10 @@ def _main() -> None:
         _take_orders({"prepare": measuring.prepare, "go": measuring.go, "end": measuring.end}, out)
         with contextlib.suppress(Exception):
             measuring.end({})
+    elif role == "relay":
+        _take_orders({"open": _open}, out)
     else:
-        _take_orders(importlib.import_module(f"benchmarks.pipeline.{name}").ACTS, out)
+        _take_orders(importlib.import_module("benchmarks.pipeline.lapack").ACTS, out)
     out.flush()
     os._exit(0)  # some libraries wait here for threads of theirs, or for nothing
 

@@ -2,7 +2,7 @@
 
 A figure of ours divided by another's is the ratio of the medians over the rounds of one cell. Both have
 `WINDOW` requests in flight; a window of one is reported beside it. Where the machine lets us, the cores are
-kept awake for everybody (`benchmarks.pipeline.awake`); latency is measured both ways.
+kept awake for everybody (`benchmarks.pipeline.setting`); latency is measured both ways.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.pipeline.awake import kept_awake
 from benchmarks.pipeline.fleet import Cell, Fleet, Measured
 from benchmarks.pipeline.peers.candidate import Route
-from benchmarks.pipeline.setting import MIB, Setting, size_text
+from benchmarks.pipeline.setting import MIB, Setting, kept_awake, size_text
 from benchmarks.result import Row, measured, observed, ratio
 from yarn_accel.errors import JobError
 

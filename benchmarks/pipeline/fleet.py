@@ -1,4 +1,7 @@
-"""The processes of the benchmark, seen from the parent: a server per candidate, clients that measure."""
+"""The processes of the benchmark, seen from the parent: a server per candidate, clients that measure.
+
+PyTriton has a virtual environment of its own: it needs numpy below 2.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,22 @@ import select
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
-from collections.abc import Mapping, Sequence
+import venv
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pipeline import triton
+from benchmarks import ROOT
 from benchmarks.pipeline.peers.candidate import Address, Route
-from yarn_accel.errors import JobError
+from yarn_accel.errors import JobError, StartupError
 
-_ROOT = Path(__file__).resolve().parents[2]
+_INSTALL_LIMIT_S = 600
+_PACKAGES = ("nvidia-pytriton==0.7.0", "numpy<2")
+
+
 _START_LIMIT_S = 60.0
 _ANSWER_LIMIT_S = 120.0
 _STOP_LIMIT_S = 8.0
@@ -57,13 +65,19 @@ class Child:
         with log.open("wb") as stream:
             self._process = subprocess.Popen(
                 [str(_interpreter(name)), "-m", "benchmarks.pipeline.child", role, name],
-                cwd=_ROOT,
+                cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stream,
                 start_new_session=True,  # what it starts in turn ends with it
                 env={**os.environ, **_environ(name), **(environ or {})},
             )
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def ask(self, order: Mapping[str, Any]) -> Mapping[str, Any]:
         """One order and its answer; see `hear`."""
@@ -113,22 +127,28 @@ class Child:
             self._process.stdout.close()
 
 
-def one_thread() -> Mapping[str, str]:
-    """The environment in which BLAS computes with one thread."""
+def bare_lapack(folder: Path, at: int = 0) -> Child:
+    """A process that computes without a server, in which BLAS has one thread; see `lapack`.
+
+    Args:
+        folder: for its log.
+        at: which of several.
+    """
     names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
-    return dict.fromkeys(names, "1")
+    return Child("bench", "lapack", folder / f"lapack-{at}.log", dict.fromkeys(names, "1"))
 
 
 def _interpreter(name: str) -> Path:
-    found = triton.python() if name == "triton" else Path(sys.executable)
+    found = triton_python() if name == "triton" else Path(sys.executable)
     if found is None:
         raise JobError("PyTriton is not installed; `python -m benchmarks pipeline --install-triton` does it")
     return found
 
 
 def _environ(name: str) -> Mapping[str, str]:
-    more = triton.environ() if name == "triton" else {}
-    return {"PYTHONPATH": str(_ROOT), "RAY_USAGE_STATS_ENABLED": "0", **more}
+    # Triton's embedded Python must be the library of this interpreter.
+    more = {"LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR"))} if name == "triton" else {}
+    return {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0", **more}
 
 
 class Runner:
@@ -224,3 +244,40 @@ class Fleet:
         """End a candidate's processes."""
         if name in self._runners:
             self._runners.pop(name).stop()
+
+
+# ---- PyTriton
+
+
+def _home() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "cluster-accel" / "triton-venv"
+
+
+def triton_python() -> Path | None:
+    """The interpreter of PyTriton's environment; None when it was not installed."""
+    marker = _home() / "installed"
+    return _home() / "bin" / "python" if marker.exists() else None
+
+
+def install_triton(report: Callable[[str], None]) -> None:
+    """Make PyTriton's environment, or make it anew.
+
+    Raises:
+        StartupError: pip failed; the message has its last line.
+    """
+    home = _home()
+    report(f"installing {' '.join(_PACKAGES)} into {home}")
+    venv.create(home, clear=True, with_pip=True)
+    done = subprocess.run(
+        [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", *_PACKAGES],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=_INSTALL_LIMIT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        raise StartupError(f"PyTriton cannot be installed: {lines[-1] if lines else 'pip says nothing'}")
+    (home / "installed").write_text(f"{sys.version}\n", encoding="utf-8")

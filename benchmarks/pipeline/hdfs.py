@@ -16,15 +16,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 
-from benchmarks.pipeline.accounts import Accounts, Usage
-from benchmarks.pipeline.fleet import Child, one_thread
+from benchmarks.pipeline.fleet import Child, bare_lapack
 from benchmarks.pipeline.lapack import matrix, order_of
-from benchmarks.pipeline.own_server import OwnServer
-from benchmarks.pipeline.setting import Setting, replies
+from benchmarks.pipeline.setting import OwnServer, Setting, replies
 from benchmarks.result import Row, measured, observed
 from yarn_accel.client.calls import Call, Reference
 from yarn_accel.storage import Store
@@ -42,18 +43,19 @@ _N_FILES = {8: 24, 50: 10}
 
 def hdfs_rows(setting: Setting) -> Iterator[list[Row]]:
     """Both sizes; the cluster is taken down whatever happens."""
-    lapack = Child("bench", "lapack", setting.folder / "lapack.log", one_thread())
     try:
         cluster = Cluster.up(
             UpOptions(name=NAME, nodes=4, racks=2, accel_nodes=2, pipeline=False), setting.report
         )
         prefixes = {"read_prefixes": ["hdfs://"], "write_prefixes": ["hdfs://"]}
         settings = {"read_threads": _N_READERS, "write_threads": _N_WRITERS, "tenants": {"*": prefixes}}
-        with setting.server("hdfs", workers=1, hdfs_conf_dir=str(cluster.conf_dir), **settings) as server:
+        with (
+            bare_lapack(setting.folder) as lapack,
+            setting.server("hdfs", workers=1, hdfs_conf_dir=str(cluster.conf_dir), **settings) as server,
+        ):
             for size_mb in (8,) if setting.quick else (8, 50):
                 yield _Size(setting, cluster, server, lapack, size_mb).rows()
     finally:
-        lapack.stop()
         take_down(NAME, setting.report)
 
 
@@ -221,3 +223,58 @@ class _Size:
         start_s = time.perf_counter()
         action()
         return len(self._content) / (time.perf_counter() - start_s) / MB
+
+
+# ---- who used how many CPU seconds: what a wall time is bound by where everything shares a few cores
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Usage:
+    """What was used.
+
+    Attributes:
+        wall_s: how long it took.
+        cpu_s: CPU seconds by who used them.
+    """
+
+    wall_s: float = 0.0
+    cpu_s: dict[str, float] = field(default_factory=dict)
+
+    def add(self, other: Usage) -> None:
+        """Take another one in."""
+        self.wall_s += other.wall_s
+        for who, seconds in other.cpu_s.items():
+            self.cpu_s[who] = self.cpu_s.get(who, 0.0) + seconds
+
+
+class Accounts:
+    """CPU seconds of processes by group, threads that have ended included.
+
+    Args:
+        pids: the processes of each group, by its name.
+    """
+
+    def __init__(self, pids: Mapping[str, list[int]]) -> None:
+        self._pids = pids
+
+    @contextmanager
+    def noted(self) -> Iterator[Usage]:
+        """Fills in what is used inside, when it is left."""
+        usage = Usage()
+        before, start_s = self._read(), time.perf_counter()
+        yield usage
+        usage.wall_s = time.perf_counter() - start_s
+        usage.cpu_s = {who: seconds - before[who] for who, seconds in self._read().items()}
+
+    def _read(self) -> dict[str, float]:
+        return {who: sum(map(_cpu_s, pids)) for who, pids in self._pids.items()}
+
+
+def _cpu_s(pid: int) -> float:
+    """User and system time so far; 0 of a process that is gone."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    return 0.0

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pipeline.own_server import OwnServer
+from benchmarks.pipeline.setting import OwnServer
 from benchmarks.result import Report, Row, measured, ratio
 from yarn_accel.client.calls import Call, Tensor
 

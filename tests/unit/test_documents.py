@@ -41,7 +41,7 @@ def anchors(page: Path) -> set[str]:
 def test_files_of_figures_exist(page: Path) -> None:
     """A page names the file of benchmarks/results that a figure comes from; a ``*`` stands for some."""
     text = page.read_text(encoding="utf-8")
-    names = set(re.findall(r"benchmarks/results/([\w*.-]+\.(?:json|png))", text))
+    names = set(re.findall(r"benchmarks/results/([\w*.-]+\.json)", text))
     assert [name for name in sorted(names) if not list((ROOT / "benchmarks/results").glob(name))] == []
 
 

@@ -7,15 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pipeline.own_server import OwnServer, connect
 from benchmarks.pipeline.peers.candidate import Address, More, Route
+from benchmarks.pipeline.setting import OwnServer, connect
 from yarn_accel.client.calls import Call, Tensor
 from yarn_accel.errors import AccelError
+from yarn_accel.pipeline.config import CORES_MAY_SLEEP
 
 
 def serve(folder: Path) -> tuple[Address, object]:
     """A server with a worker per core, by its defaults."""
     server = OwnServer(folder)
+    return server.address, server
+
+
+def serve_ours_asleep(folder: Path) -> tuple[Address, object]:
+    """The same, but its cores sleep as the kernel likes."""
+    server = OwnServer(folder, wake_latency_us=CORES_MAY_SLEEP)
     return server.address, server
 
 

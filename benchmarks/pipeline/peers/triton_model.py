@@ -1,6 +1,6 @@
 """PyTriton: a model that returns its input, over gRPC.
 
-PyTriton needs numpy below 2, so it lives in a virtual environment of its own: `benchmarks.pipeline.triton`.
+PyTriton needs numpy below 2, so it lives in a virtual environment of its own: `benchmarks.pipeline.fleet`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ import importlib
 
 import pytest
 
-from benchmarks.gpu.cases import cases
-from benchmarks.gpu.right import answered, packed
+from benchmarks.gpu.cases import answered, cases, packed
 from yarn_accel.client.client import Client
 from yarn_accel.operations.registry import OPERATIONS
 

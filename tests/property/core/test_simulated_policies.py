@@ -19,7 +19,7 @@ from yarn_accel.core.tasks.values import Form
 from yarn_accel.sim.simulator import simulate
 from yarn_accel.sim.world import World, world_of
 
-WORLDS = Path(__file__).parents[3] / "benchmarks/hdas_paper/worlds"
+WORLDS = Path(__file__).parents[3] / "benchmarks/papers/hdas_paper/worlds"
 CORES, GPUS = 3, 2
 TINY = 1e-6
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.hdas_paper.paper import MIXES, SETS, mix_world
+from benchmarks.papers.hdas_paper.paper import MIXES, SETS, mix_world
 from tests.examples import examples
 from yarn_accel.core.tasks.commands import Candidate, TaskCommand
 from yarn_accel.core.tasks.events import AppSubmitted, Decide, TaskEnded, TaskEvent, TasksReady, TaskStarted

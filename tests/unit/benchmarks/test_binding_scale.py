@@ -1,4 +1,4 @@
-"""The simulated cluster of `binding_scale`: who falls silent is lost, who comes back is bound again."""
+"""The simulated cluster of `binding_scale`, and how far `paper` strays from a balanced policy."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from benchmarks.binding_scale import (
     run,
     simulate,
 )
+from benchmarks.binding_scale.deviation import deviation, misplaced
 from benchmarks.binding_scale.world import Master, Timed
 from benchmarks.result import Report
+from yarn_accel.core.binding import ANodeAdded, NNodeAdded, NNodeLost, PaperBinding
 
 pytest.importorskip("simpy", reason="the extra `bench` is not installed")
 
@@ -119,3 +121,33 @@ def test_a_cluster_in_which_nothing_happens_is_said_to_be_one(monkeypatch: pytes
 def test_without_a_policy_nothing_is_drawn() -> None:
     assert draw(Report("binding_scale"), "nowhere") == []
     assert set(SECTIONS) == {"policies", "application", "page", "deviation"}
+
+
+# ---- deviation
+
+RACK = "/rack1"
+
+
+def test_its_deviation_after_losses_is_measured():
+    events = [ANodeAdded("a1", RACK), ANodeAdded("a2", RACK)]
+    events += [NNodeAdded(f"n{i}", RACK) for i in range(6)]
+    events += [NNodeLost(f"n{i}") for i in (0, 2, 4)]
+    found = deviation(PaperBinding(), events)
+    assert (found.n_events, found.n_moves, found.n_moves_balanced) == (11, 6, 7)
+    assert (found.misplaced_max, found.excess_max) == (1, 1)
+    assert found.misplaced_mean == pytest.approx(2 / 11)
+
+
+def test_without_losses_it_deviates_in_nothing():
+    events = [NNodeAdded(f"n{i}", RACK) for i in range(20)] + [ANodeAdded(f"a{i}", RACK) for i in range(7)]
+    found = deviation(PaperBinding(), events)
+    assert (found.misplaced_max, found.excess_max) == (0, 0)
+    assert found.n_moves == found.n_moves_balanced
+
+
+@pytest.mark.parametrize(
+    ("heights", "n_misplaced"),
+    [([], 0), ([4], 0), ([3, 2], 0), ([4, 2], 1), ([0, 0, 7], 4), ([2, 1, 1, 0], 1)],
+)
+def test_misplaced_counts_the_moves_balance_would_take(heights, n_misplaced):
+    assert misplaced(heights) == n_misplaced

@@ -18,16 +18,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from benchmarks import gpu
 from benchmarks.__main__ import main
-from benchmarks.gpu import SECTIONS, draw, driver, images, machine, sections
-from benchmarks.gpu.budget import SHARES, Budget, SectionOverError, ended_after
-from benchmarks.gpu.cases import Case, cases, judged
+from benchmarks.gpu import SECTIONS, draw, driver, images, machine
+from benchmarks.gpu.cases import Case, answered, cases, judged, packed
 from benchmarks.gpu.driver import NoGpuError
+from benchmarks.gpu.images import JPEG
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.overlap import common, overlap_of, union
-from benchmarks.gpu.pictured import JPEG
-from benchmarks.gpu.right import answered, packed
-from benchmarks.gpu.setting import GpuSetting, Servers
+from benchmarks.gpu.setting import SHARES, Budget, GpuSetting, SectionOverError, Servers, ended_after
 from benchmarks.result import Report, Row, measured, observed
 from tests.fixtures import fake_nvml
 from yarn_accel.adapters.nvml import Gpu
@@ -90,7 +89,7 @@ def test_what_hangs_is_ended() -> None:
 
 def test_the_sections_share_all_of_the_time() -> None:
     assert sum(SHARES.values()) == pytest.approx(1.0)
-    assert tuple(SHARES) == SECTIONS == tuple(sections.TABLE)
+    assert tuple(SHARES) == SECTIONS == tuple(gpu.table())
 
 
 # Overlap
@@ -166,9 +165,9 @@ def test_an_emulated_gpus_figures_are_no_results(tmp_path: Path) -> None:
 
 def test_rows_of_an_emulated_gpu_say_so_and_judge_no_speed() -> None:
     row = measured("lu", [1.0], "share", goal=">= 0.9")
-    assert sections._said(row, "batches", emulated()) == replace(row, what="EMULATED: lu", goal="", ok=None)
-    assert sections._said(row, "operations", emulated()).ok is True
-    assert sections._said(row, "batches", emulated(is_emulated=False)) == row
+    assert gpu._said(row, "batches", emulated()) == replace(row, what="EMULATED: lu", goal="", ok=None)
+    assert gpu._said(row, "operations", emulated()).ok is True
+    assert gpu._said(row, "batches", emulated(is_emulated=False)) == row
 
 
 def test_a_section_that_fails_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,10 +175,10 @@ def test_a_section_that_fails_costs_only_itself(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("no libcusolver")
 
     table = dict.fromkeys(SECTIONS, lambda setting: [[observed("rate", 1.0, "x")]])
-    monkeypatch.setattr(sections, "TABLE", {**table, "batches": failing})
-    monkeypatch.setattr(sections, "start_rows", table["paper"])
+    monkeypatch.setattr(gpu, "table", lambda: {**table, "batches": failing})
+    monkeypatch.setattr(gpu, "start_rows", table["paper"])
     report = Report("gpu")
-    measured_rows = sections.measure(True, lambda line: None, report, emulated(False), SECTIONS, 1.0)
+    measured_rows = gpu.measure(True, lambda line: None, report, emulated(False), SECTIONS, 1.0)
     with pytest.raises(JobError, match="failed: batches"):
         deque(map(report.add, measured_rows))
     assert [row.what for row in report.rows].count("rate") == len(SECTIONS)
@@ -187,11 +186,11 @@ def test_a_section_that_fails_costs_only_itself(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_section_that_hangs_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sections, "TABLE", {"paper": lambda setting: time.sleep(60.0)})
-    monkeypatch.setattr(sections, "start_rows", lambda setting: [])
-    monkeypatch.setattr(sections, "_GRACE_S", 0.01)
+    monkeypatch.setattr(gpu, "table", lambda: {"paper": lambda setting: time.sleep(60.0)})
+    monkeypatch.setattr(gpu, "start_rows", lambda setting: [])
+    monkeypatch.setattr(gpu, "_GRACE_S", 0.01)
     report = Report("gpu")
-    for rows in sections.measure(True, lambda line: None, report, emulated(False), SECTIONS, 1e-4):
+    for rows in gpu.measure(True, lambda line: None, report, emulated(False), SECTIONS, 1e-4):
         report.add(rows)
     assert [(row.what, row.n) for row in report.rows] == [("paper: the rest", 0)]
     assert report.series["cut"] == {"start": [], "paper": ["paper: the rest"]}
@@ -209,7 +208,7 @@ def test_a_section_without_time_names_all_it_leaves_out(section: str) -> None:
     servers: Any = SimpleNamespace(gpu=NoTime(), cpu=NoTime())
     budget = Budget(0.0)
     setting = GpuSetting(False, lambda line: None, emulated(), servers, budget)
-    rows = [row for rows in sections.TABLE[section](setting) for row in rows]
+    rows = [row for rows in gpu.table()[section](setting) for row in rows]
     assert len(rows) == len(budget.cut) > 1
     assert all(row.n == 0 and "the section's time was over" in row.note for row in rows)
 
@@ -239,11 +238,23 @@ def test_a_server_that_cannot_start_is_tried_once(monkeypatch: pytest.MonkeyPatc
 
 def test_an_answer_of_another_device_or_none_is_no_answer_of_the_gpu() -> None:
     class Client:
+        takes_stacks = False
+
+        def __init__(self) -> None:
+            self.sent: list[object] = []
+
+        @property
+        def n_in_flight(self) -> int:
+            return len(self.sent)
+
         def call(self, call: object) -> SimpleNamespace:
             return SimpleNamespace(device="cpu", info={})
 
-        def map(self, work: list[Any], *_: object, **options: object) -> list[tuple[Any, StartupError]]:
-            return [(work[0], StartupError("nothing"))]
+        def submit(self, call: object) -> None:
+            self.sent.append(call)
+
+        def next_outcome(self) -> tuple[object, StartupError]:
+            return self.sent.pop(), StartupError("nothing")
 
     client: Any = Client()
     with pytest.raises(JobError, match="cpu answered, not cuda:0"):

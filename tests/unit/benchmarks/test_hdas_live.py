@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,31 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks import hdas_live
-from benchmarks.hdas_live import cluster, mapper, setting
-from benchmarks.hdas_live.compare import verdict_rows
-from benchmarks.hdas_live.late import MODES, LateKey, LateRun, late_apps, late_run
-from benchmarks.hdas_live.runs import LinkSample, LiveRun, LiveTask, RunKey, RunTable, live_run
-from benchmarks.hdas_live.setting import POLICIES, Overheads, ScaledApp, app_document, mix_apps, world
-from benchmarks.hdas_live.simulated import SimulatedRun, simulated_run
-from benchmarks.hdas_live.table import live_table
+from benchmarks.papers import hdas_live
+from benchmarks.papers.hdas_live import cluster, mapper, setting
+from benchmarks.papers.hdas_live.late import MODES, LateKey, LateRun, late_apps, late_run
+from benchmarks.papers.hdas_live.runs import (
+    LinkSample,
+    LiveRun,
+    LiveTask,
+    RunKey,
+    RunTable,
+    live_run,
+    verdict_rows,
+)
+from benchmarks.papers.hdas_live.setting import (
+    POLICIES,
+    Overheads,
+    ScaledApp,
+    SimulatedRun,
+    app_document,
+    mix_apps,
+    simulated_run,
+    world,
+)
 from benchmarks.result import Report, Row
 from benchmarks.tables import TABLES
+from tests.unit.benchmarks.pretended import Pretended
 from yarn_accel.core.tasks.outcome import RunOutcome, TaskOutcome, outcome_of
 from yarn_accel.core.tasks.policies import make
 from yarn_accel.core.tasks.values import AppId, Form, TaskId
@@ -172,26 +186,15 @@ def test_the_mapper_notes_its_times_and_its_device() -> None:
 # ---- the whole run over a pretended cluster
 
 
-class PretendedCluster:
-    """Answers every run at once; breaks at a given one."""
-
-    def __init__(self) -> None:
-        self.ran: list[RunKey] = []
-        self.n_measured = self.n_prepared = 0
-        self.break_at = -1
-
-    @contextmanager
-    def cluster_up(self, folder: Path, say: Any, mode: str) -> Iterator[PretendedCluster]:
-        yield self
+class PretendedCluster(Pretended):
+    n_prepared = 0
 
     def measure_overheads(self) -> Overheads:
         self.n_measured += 1
         return OVERHEADS
 
     def run(self, key: RunKey, apps: Sequence[ScaledApp], overheads: Overheads) -> LiveRun:
-        if len(self.ran) == self.break_at:
-            raise JobError("broken")
-        self.ran.append(key)
+        self.note(key)
         starts_s = {app.name: 1.0 * number for number, app in enumerate(apps)}
         return LiveRun(key, 20.0, 1.2, starts_s, {}, 0.5, 0.5, 0.1, use=[[0.5, 1, 2.0], [1.0, 0, 0.0]])
 
@@ -205,7 +208,7 @@ class PretendedCluster:
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> PretendedCluster:
     found = PretendedCluster()
-    monkeypatch.setattr(cluster, "cluster_up", found.cluster_up)
+    monkeypatch.setattr(cluster, "cluster_up", found.up)
     return found
 
 
@@ -244,7 +247,7 @@ def test_a_late_run_counts_what_mappers_read_and_computed() -> None:
     run = late_run(LateKey("agent", 0), apps, mappers, 0.5)
     assert run.mean_delay == pytest.approx(1.5)
     assert (run.mean_wait_s, run.n_gpu, run.n_cpu, run.n_undecided) == (2.0, 24, 0, 0)
-    assert LateRun.from_mapping(json.loads(json.dumps(run.to_mapping()))) == run
+    assert LateRun.from_mapping(json.loads(json.dumps(asdict(run)))) == run
     with pytest.raises(ValueError, match="23 mappers"):
         late_run(LateKey("agent", 0), apps, mappers[1:], 0.5)
 
@@ -294,7 +297,7 @@ def test_runs_of_other_parameters_are_not_mixed(pretended: PretendedCluster, tmp
 
 def test_the_table_has_every_run_live_beside_simulated(pretended: PretendedCluster, tmp_path: Path) -> None:
     run_all(tmp_path / "r.json", only=("C", "late-binding"))
-    lines = live_table(json.loads((tmp_path / "r.json").read_text()))
+    lines = TABLES["hdas-live"]({"hdas_live": json.loads((tmp_path / "r.json").read_text())})
     assert [line.split()[:3] for line in lines[2:6]] == [["C,", policy, "20.0"] for policy in POLICIES]
     assert len({len(line) for line in lines[1:6]}) == 1
     assert any(line.startswith("mean error of makespan") for line in lines)

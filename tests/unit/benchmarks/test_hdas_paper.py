@@ -7,13 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hdas_paper import draw, series
-from benchmarks.hdas_paper.beyond import beyond_jobs, scale_rows, scale_world
-from benchmarks.hdas_paper.claims import Mixes, claim_rows, goal_rows
-from benchmarks.hdas_paper.colocation import Rates, load_rates, pair_delays, rank_correlation
-from benchmarks.hdas_paper.paper import EXCEPTIONS, MIXES, SETS, mix_world
-from benchmarks.hdas_paper.readings import READINGS, reading_jobs, reading_rows
-from benchmarks.hdas_paper.runs import POLICIES, Job, Run, run_world
+from benchmarks.papers.hdas_paper import draw, series
+from benchmarks.papers.hdas_paper.beyond import (
+    READINGS,
+    beyond_jobs,
+    reading_jobs,
+    reading_rows,
+    scale_rows,
+    scale_world,
+)
+from benchmarks.papers.hdas_paper.claims import Mixes, claim_rows, goal_rows
+from benchmarks.papers.hdas_paper.colocation import Rates, load_rates, pair_delays, rank_correlation
+from benchmarks.papers.hdas_paper.paper import EXCEPTIONS, MIXES, SETS, mix_world
+from benchmarks.papers.hdas_paper.runs import POLICIES, Job, Run, run_world
 from benchmarks.result import Report
 from yarn_accel.core.tasks.contention import READ_SECONDS
 from yarn_accel.core.tasks.policies import registry

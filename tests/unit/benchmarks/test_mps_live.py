@@ -15,31 +15,31 @@ from typing import Any
 
 import pytest
 
-from benchmarks import mps_live
-from benchmarks.mps_live import cluster, setting, steps
-from benchmarks.mps_live.compare import mix_rows, overhead_rows, peer_rows, preemption_rows
-from benchmarks.mps_live.dask_peer import dask_step, dask_up
-from benchmarks.mps_live.definitions import dag_definition
-from benchmarks.mps_live.overhead import (
-    OverheadKey,
-    OverheadRun,
-    costs_of,
-    gaps_s,
-    percentile,
-    read_notes,
-    tasks_per_s,
-)
-from benchmarks.mps_live.runs import (
+from benchmarks.papers import mps_live
+from benchmarks.papers.mps_live import cluster, setting, steps
+from benchmarks.papers.mps_live.cluster import dag_definition
+from benchmarks.papers.mps_live.compare import mix_rows, overhead_rows, peer_rows, preemption_rows
+from benchmarks.papers.mps_live.dask_peer import dask_step, dask_up
+from benchmarks.papers.mps_live.runs import (
     DASK,
     LIVE,
     DagRun,
     DagTimes,
+    OverheadKey,
+    OverheadRun,
     RunKey,
     TaskSpan,
+    costs_of,
+    gaps_s,
+    own_makespans,
+    percentile,
+    read_notes,
     run_of_answers,
     run_of_spans,
+    simulated_run,
+    tasks_per_s,
 )
-from benchmarks.mps_live.setting import (
+from benchmarks.papers.mps_live.setting import (
     FILES,
     FUNCTIONS,
     LEAST_S,
@@ -54,9 +54,9 @@ from benchmarks.mps_live.setting import (
     preemption_dags,
     step_words,
 )
-from benchmarks.mps_live.simulated import own_makespans, simulated_run
-from benchmarks.mps_live.table import mps_live_table
 from benchmarks.result import Report, Row
+from benchmarks.tables import TABLES
+from tests.unit.benchmarks.pretended import Pretended
 from yarn_accel.core.dags.model import PriorityClass
 from yarn_accel.core.tasks.applications import check_definition
 from yarn_accel.core.tasks.service.history import EndedTask
@@ -361,50 +361,29 @@ def test_overhead_is_judged_for_functions_of_ours_alone() -> None:
 # ---- the whole run over a pretended cluster
 
 
-class PretendedCluster:
-    """Answers every run at once, with what was simulated; breaks at a given one."""
+class PretendedCluster(Pretended):
+    """Answers with what was simulated."""
 
     conf_dir = Path("nowhere")
-
-    def __init__(self) -> None:
-        self.ran: list[RunKey | OverheadKey] = []
-        self.n_measured = 0
-        self.n_peers = 0
-        self.break_at = -1
-        self.driver = self
-
-    @contextmanager
-    def cluster_up(self, folder: Path, say: Any) -> Iterator[PretendedCluster]:
-        yield self
-
-    @contextmanager
-    def dask_up(self, folder: Path, conf_dir: Path) -> Iterator[PretendedCluster]:
-        self.n_peers += 1
-        yield self
 
     def measure_costs(self) -> Costs:
         self.n_measured += 1
         return COSTS
 
     def run(self, key: RunKey, dags: Sequence[EmulatedDag], costs: Costs) -> DagRun:
-        self._note(key)
+        self.note(key)
         return live_run(key.world, key.repeat, dags, 1.0, key.system)
 
     def measure(self, key: OverheadKey, plan: OverheadPlan) -> OverheadRun:
-        self._note(key)
+        self.note(key)
         return overhead(key.kind, key.system, 0.01)
-
-    def _note(self, key: RunKey | OverheadKey) -> None:
-        if len(self.ran) == self.break_at:
-            raise JobError("broken")
-        self.ran.append(key)
 
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> PretendedCluster:
     found = PretendedCluster()
-    monkeypatch.setattr(cluster, "cluster_up", found.cluster_up)
-    monkeypatch.setattr(mps_live, "dask_up", found.dask_up)
+    monkeypatch.setattr(cluster, "cluster_up", found.up)
+    monkeypatch.setattr(mps_live, "dask_up", found.up)
     monkeypatch.setattr(mps_live, "is_installed", lambda: True)
     return found
 
@@ -471,7 +450,7 @@ def test_no_run_begins_when_the_time_is_over(pretended: PretendedCluster, tmp_pa
 def test_the_table_has_every_figure_with_its_verdict(pretended: PretendedCluster, tmp_path: Path) -> None:
     run_all(tmp_path / "r.json")
     document = json.loads((tmp_path / "r.json").read_text())
-    lines = mps_live_table(document)
+    lines = TABLES["mps-live"]({"mps_live": document})
     assert len(lines) == 1 + len(document["rows"]) + 3
     [error] = [line for line in lines if line.startswith("mix: error of the simulated makespan")]
     assert error.split()[-4:] == ["5", "<=", "0.1", "holds"]

@@ -14,16 +14,16 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from benchmarks.pipeline import SECTIONS, awake, draw, echo, run, stages
-from benchmarks.pipeline.accounts import Accounts, Usage
-from benchmarks.pipeline.child import MODULES
+from benchmarks.pipeline import SECTIONS, computing, draw, echo, run
+from benchmarks.pipeline import setting as setting_module
+from benchmarks.pipeline.child import MODULES, TokenBucket
 from benchmarks.pipeline.echo import PEERS
 from benchmarks.pipeline.fleet import Cell, Fleet, Measured
+from benchmarks.pipeline.hdfs import Accounts, Usage
 from benchmarks.pipeline.lapack import ACTS, flops, matrix, order_of
 from benchmarks.pipeline.operations import OPERATIONS
 from benchmarks.pipeline.peers import bare
 from benchmarks.pipeline.peers.candidate import Route
-from benchmarks.pipeline.proxy import TokenBucket
 from benchmarks.pipeline.setting import Setting, calls, size_text
 from benchmarks.result import Report, Row, not_measured, observed
 from yarn_accel.errors import JobError, RejectedError
@@ -108,7 +108,7 @@ def test_orders_and_flops() -> None:
 
 
 def test_all_factorizations_sizes_and_intensities_are_measured(tmp_path: Path) -> None:
-    cells = list(stages._cells(Setting(False, lambda line: None, tmp_path)))
+    cells = list(computing._cells(Setting(False, lambda line: None, tmp_path)))
     assert len(set(cells)) == len(cells) == 3 * 5 * 4 - 4
     assert {(cell.operation, cell.size_mb) for cell in cells if cell.times == 8} == {
         *(("lu", size) for size in (1, 5, 10, 20, 50)),
@@ -141,14 +141,15 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file in place of the kernel's."""
     path = tmp_path / "cpu_dma_latency"
     path.touch()
-    monkeypatch.setattr(awake, "DEVICE", str(path))
+    monkeypatch.setattr(setting_module, "DEVICE", str(path))
+    monkeypatch.setattr("yarn_accel.pipeline.cpu_idle.DEVICE", str(path))
     return path
 
 
 def test_the_cores_are_asked_to_stay_awake_while_the_device_is_open(device: Path) -> None:
-    with awake.kept_awake(False):
+    with setting_module.kept_awake(False):
         assert device.read_bytes() == b""
-    with awake.kept_awake(True):
+    with setting_module.kept_awake(True):
         assert device.read_bytes() == bytes(4)
         assert str(device) in _open_files()
     assert str(device) not in _open_files()
@@ -215,7 +216,7 @@ def test_sections_go_down_at_an_interruption_and_the_report_says_how_the_cores_w
         finally:
             events.append("down")
 
-    monkeypatch.setattr("benchmarks.pipeline.sections.measure", measure)
+    monkeypatch.setattr("benchmarks.pipeline.measure", measure)
     report = Report("pipeline")
     with pytest.raises(KeyboardInterrupt):
         run(True, lambda line: None, report, only=sections, **options)

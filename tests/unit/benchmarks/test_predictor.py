@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import predictor
-from benchmarks.predictor import WARM_UP, read_log, replay, rows
+from benchmarks.papers import predictor
+from benchmarks.papers.predictor import WARM_UP, read_log, replay, rows
 from benchmarks.result import Report
 from tests.examples import first
 from torque_sched.errors import ConfigError

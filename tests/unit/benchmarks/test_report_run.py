@@ -17,15 +17,24 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from benchmarks import ROOT
+from benchmarks.papers.report import command, running
+from benchmarks.papers.report.running import (
+    Experiment,
+    Outcome,
+    Result,
+    Runner,
+    State,
+    check_logs,
+    left_of,
+    locked,
+    plan_of,
+    time_text,
+)
 from benchmarks.registry import RECORDINGS, Recording
-from benchmarks.report import command, running
-from benchmarks.report.experiments import Experiment, Result, check_logs, left_of, plan_of
-from benchmarks.report.running import Runner, time_text
-from benchmarks.report.state import Outcome, State, locked
 from benchmarks.result import current_commit
 from yarn_accel.errors import ConfigError, StartupError
 
-ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 120.0
 FAKE = """
 import json, os, signal, sys, time

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from benchmarks.registry import BENCHMARKS
+from benchmarks.docker_overhead import compared
+from benchmarks.registry import BENCHMARKS, module_of
 from benchmarks.result import Report, earlier_wall_s, measured, not_measured, observed, ratio
 from yarn_accel.errors import JobError
 
@@ -127,7 +128,7 @@ def test_only_one_benchmark_knows_of_sleeping_cores() -> None:
 
 @pytest.mark.parametrize("name", sorted(BENCHMARKS))
 def test_every_listed_benchmark_exists(name: str) -> None:
-    assert find_spec(f"benchmarks.{name}") is not None
+    assert find_spec(module_of(name)) is not None
 
 
 def test_without_a_name_they_are_listed() -> None:
@@ -149,3 +150,17 @@ def test_a_file_that_does_not_say_how_long_it_took_counts_for_nothing(tmp_path: 
     path = tmp_path / "r.json"
     path.write_text(text)
     assert earlier_wall_s(path) == 0
+
+
+# ---- a result beside another
+
+
+def test_each_figure_of_both_is_divided() -> None:
+    base = [
+        measured("start", [10.0, 12.0], "s"),
+        measured("rate", [400.0], "MB/s"),
+        measured("none", [0.0], "s"),
+    ]
+    other = [measured("start", [22.0], "s"), not_measured("rate", "no"), measured("none", [1.0], "s")]
+    (row,) = compared(base, other)
+    assert (row.what, row.value, row.unit) == ("start, docker / netns", 2.0, "x")

@@ -5,8 +5,7 @@ import random
 import pytest
 
 from benchmarks.result import Report
-from benchmarks.soak import Series, _rows, draw, growth, is_flat
-from benchmarks.soak_load import Pace
+from benchmarks.soak import Pace, Series, _rows, draw, growth, is_flat
 
 AT_S = [float(n) for n in range(100)]
 
@@ -50,7 +49,7 @@ class Clock:
 
 def test_the_pace_is_kept_and_adjusted(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("benchmarks.soak_load.time", clock)
+    monkeypatch.setattr("benchmarks.soak.time", clock)
     pace = Pace(200.0)
     for _ in range(40):
         pace.wait(clock)

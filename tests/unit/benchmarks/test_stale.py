@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.registry import BENCHMARKS, NEEDS, RECORDINGS, SUBJECTS, load
+from benchmarks import RESULTS, ROOT
+from benchmarks.registry import BENCHMARKS, NEEDS, RECORDINGS, SUBJECTS, load, module_of
 from benchmarks.stale import shown, verdicts
 from yarn_accel.errors import ConfigError
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class Checkout:
@@ -137,16 +136,17 @@ def test_each_benchmark_names_what_it_measures_and_it_is_there() -> None:
     assert SUBJECTS.keys() == BENCHMARKS.keys()
     paths = {path.removeprefix(":!") for several in SUBJECTS.values() for path in several}
     assert [path for path in paths if not list(ROOT.glob(path))] == []
-    names = {path.stem for path in (ROOT / "benchmarks" / "results").glob("*.json")} | BENCHMARKS.keys()
+    names = {path.stem for path in RESULTS.glob("*.json")} | BENCHMARKS.keys()
     assert names >= NEEDS.keys()
 
 
 #: Those that compute their figures in their own processes, of which all that they import may be a part.
 SIMULATED = ("backfill", "grid", "hdas_paper", "mps_paper", "predictor", "torque_balance")
-#: Errors and files; what DAGs are, of which tasks alone have none; what measured a profile that is read.
+#: Errors and files; what DAGs are, of which tasks alone have none; what measured a profile that is read; the
+#: checkpoints of a command that records nothing.
 BESIDE = re.compile(
     r"(yarn_accel|torque_sched)/(errors|extras|uris|users|storage|local_filesystem)\.py|yarn_accel/adapters/\w+\.py"
-    r"|yarn_accel/core/dags/model\.py|torque_sched/sampler/\w+\.py"
+    r"|yarn_accel/core/dags/model\.py|yarn_accel/sim/dag_checkpoints\.py|torque_sched/sampler/\w+\.py"
 )
 
 
@@ -174,7 +174,7 @@ def test_all_that_a_simulation_computes_with_is_what_it_measures(name: str) -> N
     listed = subprocess.run(
         ["git", "ls-files", "--", *SUBJECTS[name]], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.splitlines()
-    missing = {each for each in imported_by(f"benchmarks.{name}") if not BESIDE.fullmatch(each)} - set(listed)
+    missing = {each for each in imported_by(module_of(name)) if not BESIDE.fullmatch(each)} - set(listed)
     assert {each for each in missing if (ROOT / each).stat().st_size} == set()
 
 
@@ -191,7 +191,7 @@ def test_what_is_left_out_of_a_subject_makes_nothing_stale(checkout: Checkout) -
 
 
 def test_each_file_of_results_can_be_recorded_again() -> None:
-    stems = {path.stem for path in (ROOT / "benchmarks" / "results").glob("*.json")}
+    stems = {path.stem for path in RESULTS.glob("*.json")}
     assert stems - RECORDINGS.keys() == set()
     assert {each.benchmark for each in RECORDINGS.values()} == BENCHMARKS.keys()
 

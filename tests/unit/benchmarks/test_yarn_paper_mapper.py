@@ -18,13 +18,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.yarn_paper.cells import EMULATED, REAL, Key
-from benchmarks.yarn_paper.distribution import NAME, write_distribution
-from benchmarks.yarn_paper.planning import SCALES, SPEEDS, Stop, plan
-from benchmarks.yarn_paper.runner import build_archive
-from benchmarks.yarn_paper.running import launch_options, manifest, task_line
-from benchmarks.yarn_paper.shipped import emulation, entry
-from benchmarks.yarn_paper.shipped.tasks import StartBarrier, TaskRow, parse_row, play
+from benchmarks.papers.yarn_paper.cells import EMULATED, REAL, Key
+from benchmarks.papers.yarn_paper.planning import SCALES, SPEEDS, Stop, plan
+from benchmarks.papers.yarn_paper.running import (
+    NAME,
+    build_archive,
+    launch_options,
+    manifest,
+    task_line,
+    write_distribution,
+)
+from benchmarks.papers.yarn_paper.shipped import emulation, entry
+from benchmarks.papers.yarn_paper.shipped.tasks import StartBarrier, TaskRow, parse_row, play
 from tests.fixtures.yarn_site import SiteOptions
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.current_attempt import CurrentAttempt

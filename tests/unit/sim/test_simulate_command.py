@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from benchmarks.hdas_paper.write_worlds import FOLDER, example_worlds
+from benchmarks.papers.hdas_paper.paper import FOLDER, example_worlds
 from tests.unit.sim.test_world import SMALL
 from yarn_accel.errors import ConfigError
 from yarn_accel.sim import world as world_module

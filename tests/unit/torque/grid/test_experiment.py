@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.grid import run
-from benchmarks.grid.cells import GROUPS, WINDOWS, Cell, cells_of, jobs_between, simulate
-from benchmarks.grid.claims import claim_rows
+from benchmarks.papers.grid import run
+from benchmarks.papers.grid.cells import GROUPS, WINDOWS, Cell, cells_of, jobs_between, simulate
+from benchmarks.papers.grid.claims import claim_rows
 from benchmarks.result import Report
 from torque_sched.errors import ConfigError
 

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("simpy", reason="the simulator needs SimPy (extra `bench`)")
 
-from benchmarks.torque_balance import KINDS, POLICIES, simulate
-from benchmarks.torque_balance_cluster import MACHINES, Cluster, History, Machine, tasks_of
+from benchmarks.papers.torque_balance import KINDS, POLICIES, simulate
+from benchmarks.papers.torque_balance_cluster import MACHINES, Cluster, History, Machine, tasks_of
 
 
 def test_equal_seeds_give_equal_runs_and_every_job_ends() -> None:

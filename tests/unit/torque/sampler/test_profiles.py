@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from benchmarks.torque_profiles import profiles
-from benchmarks.torque_profiles.workloads import WORKLOADS, watched
+from benchmarks.papers.torque_profiles import profiles
+from benchmarks.papers.torque_profiles.workloads import WORKLOADS, watched
 
 CHILDREN = """
 import subprocess, sys
