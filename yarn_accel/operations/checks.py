@@ -22,6 +22,13 @@ NEAREST = {
 }
 """The element type that inputs of another one are converted to, where floating-point numbers are computed."""
 LBP_BINS = (59, 256)
+DEFAULT_TEXTURE_BINS = LBP_BINS[0]
+DEFAULT_COLOUR_BINS = (16, 4, 4)
+"""Of hue, saturation and value."""
+DEFAULT_ITERATIONS = 300
+DEFAULT_TOLERANCE = 1e-4
+DEFAULT_RESTARTS = 10
+DEFAULT_NEIGHBOURS = 5
 MAX_IMAGES = 1 << 20
 MAX_HSV_BINS = 4096
 MAX_ITERATIONS = 100_000
@@ -188,7 +195,7 @@ def batch(*names: str) -> Check:
             raise RejectedError(
                 "bad-parameter", "root: expected true or false, found {!r}".format(params["root"])
             )
-        if params.get("bins", LBP_BINS[0]) not in LBP_BINS:
+        if params.get("bins", DEFAULT_TEXTURE_BINS) not in LBP_BINS:
             raise RejectedError(
                 "bad-parameter", "bins: expected 59 or 256, found {!r}".format(params.get("bins"))
             )
@@ -208,9 +215,9 @@ def points(specs: Sequence[TensorSpec], params: Params) -> None:
             "bad-parameter", "k: {} clusters for {} points".format(params["k"], specs[0].shape[0])
         )
     integer(params, "seed", 0, 0, (1 << 63) - 1)
-    integer(params, "max_iterations", 300, 1, MAX_ITERATIONS)
-    integer(params, "restarts", 1, 1, 1000)
-    number(params, "tolerance", 0.0, 0.0, 1.0)
+    integer(params, "max_iterations", DEFAULT_ITERATIONS, 1, MAX_ITERATIONS)
+    integer(params, "restarts", DEFAULT_RESTARTS, 1, 1000)
+    number(params, "tolerance", DEFAULT_TOLERANCE, 0.0, 1.0)
 
 
 def centroids(specs: Sequence[TensorSpec], params: Params) -> None:
@@ -252,10 +259,12 @@ def neighbours(specs: Sequence[TensorSpec], params: Params) -> None:
                 "wrong-shape",
                 "input 2: {} labels for {} reference points".format(specs[2].shape[0], specs[1].shape[0]),
             )
-    if integer(params, "k", 5, 1, 1 << 10) > specs[1].shape[0]:
+    if integer(params, "k", DEFAULT_NEIGHBOURS, 1, 1 << 10) > specs[1].shape[0]:
         raise RejectedError(
             "bad-parameter",
-            "k: {} neighbours of {} reference points".format(params.get("k", 5), specs[1].shape[0]),
+            "k: {} neighbours of {} reference points".format(
+                params.get("k", DEFAULT_NEIGHBOURS), specs[1].shape[0]
+            ),
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from yarn_accel.operations import matrices
+from yarn_accel.operations import checks, matrices
 from yarn_accel.operations.matrices import Sizes, array_bytes
 from yarn_accel.operations.operation import Params
 from yarn_accel.wire import TensorSpec
@@ -17,8 +17,6 @@ from yarn_accel.wire import TensorSpec
 Specs = Sequence[TensorSpec]
 _PASSES = 10
 """Iterations of Lloyd that one start is taken to need; the true number is known afterwards."""
-_TEXTURE_BINS = 59
-_COLOUR_BINS = (16, 4, 4)
 
 
 def none(specs: Specs, params: Params) -> int:
@@ -85,13 +83,15 @@ def knn_flops(specs: Specs, params: Params) -> int:
 
 def knn_output(specs: Specs, params: Params) -> int:
     """Neighbours and distances, and a label for each point."""
-    n, k = specs[0].shape[0], params.get("k", 5)
+    n, k = specs[0].shape[0], params.get("k", checks.DEFAULT_NEIGHBOURS)
     return array_bytes((n, k), "<i4") + array_bytes((n, k), "<f8") + array_bytes((n,), "<i8")
 
 
 def kmeans_flops(specs: Specs, params: Params) -> int:
     """That of ten passes for each restart, which is only a guess: the data decide."""
-    passes: int = min(_PASSES, params.get("max_iterations", _PASSES)) * params.get("restarts", 10)
+    passes: int = min(_PASSES, params.get("max_iterations", _PASSES)) * params.get(
+        "restarts", checks.DEFAULT_RESTARTS
+    )
     return passes * step_flops(specs, params)
 
 
@@ -174,9 +174,9 @@ def eigh_output(specs: Specs, params: Params) -> int:
 
 def images_output(specs: Specs, params: Params, texture: bool, colour: bool) -> int:
     """A row of features for each image."""
-    n_bins = params.get("bins", _TEXTURE_BINS) if texture else 0
+    n_bins = params.get("bins", checks.DEFAULT_TEXTURE_BINS) if texture else 0
     if colour:
-        hue, saturation, value = params.get("hsv_bins", _COLOUR_BINS)
+        hue, saturation, value = params.get("hsv_bins", checks.DEFAULT_COLOUR_BINS)
         n_bins += hue * saturation * value
     return array_bytes((specs[1].shape[0], n_bins), "<f4")
 

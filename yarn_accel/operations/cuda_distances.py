@@ -11,9 +11,10 @@ from typing import Any, Iterator, List, Tuple
 
 import numpy as np
 
+from yarn_accel.operations.checks import DEFAULT_NEIGHBOURS
 from yarn_accel.operations.cuda_streams import cupy_module, with_memory
 from yarn_accel.operations.dense import reject_not_finite
-from yarn_accel.operations.distances import DEFAULT_NEIGHBOURS, described, squared_norms
+from yarn_accel.operations.distances import described, squared_norms
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
 Array = Any

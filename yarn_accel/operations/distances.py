@@ -12,14 +12,16 @@ from typing import Any, Iterator, List, NamedTuple, Tuple
 
 import numpy as np
 
+from yarn_accel.operations.checks import (
+    DEFAULT_ITERATIONS,
+    DEFAULT_NEIGHBOURS,
+    DEFAULT_RESTARTS,
+    DEFAULT_TOLERANCE,
+)
 from yarn_accel.operations.dense import reject_not_finite
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
 Array = Any
-DEFAULT_ITERATIONS = 300
-DEFAULT_TOLERANCE = 1e-4
-DEFAULT_RESTARTS = 10
-DEFAULT_NEIGHBOURS = 5
 _BLOCK_BYTES = 8 << 20
 
 

@@ -31,6 +31,7 @@ import numpy as np
 
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations import pixels as decoding
+from yarn_accel.operations.checks import DEFAULT_COLOUR_BINS, DEFAULT_TEXTURE_BINS
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
 Array = Any
@@ -40,8 +41,6 @@ _CHUNK_PIXELS = 1 << 16
 """Images of one size are computed together up to this many pixels, so that temporaries stay in the cache."""
 _WAITING_PIXELS = 1 << 22
 """Images of many sizes that wait for others of theirs are held up to this many pixels."""
-DEFAULT_BINS = (16, 4, 4)
-"""Of hue, saturation and value."""
 N_POINTS = 8
 N_UNIFORM = 59
 DIAGONAL = 0.70711
@@ -155,7 +154,7 @@ def compiled_forms() -> FeatureKernels:
 
 
 def _texture(params: Params, ways: FeatureKernels) -> Part:
-    is_uniform = params.get("bins", 59) == 59
+    is_uniform = params.get("bins", DEFAULT_TEXTURE_BINS) == N_UNIFORM
 
     def part(images: Sequence[Array]) -> Array:
         histogram = ways.patterns(images)
@@ -165,7 +164,7 @@ def _texture(params: Params, ways: FeatureKernels) -> Part:
 
 
 def _colour(params: Params, ways: FeatureKernels) -> Part:
-    bins = tuple(params.get("hsv_bins", DEFAULT_BINS))
+    bins = tuple(params.get("hsv_bins", DEFAULT_COLOUR_BINS))
     return lambda images: ways.colours(images, bins)
 
 
@@ -299,7 +298,7 @@ UNIFORM = _uniform_table()
 # ---- colour, defined by numpy
 
 
-def hsv_bins(pixels: Array, bins: Sequence[int] = DEFAULT_BINS) -> Array:
+def hsv_bins(pixels: Array, bins: Sequence[int] = DEFAULT_COLOUR_BINS) -> Array:
     """The bin of every pixel, from 0 to the product of ``bins`` - 1; value varies fastest, hue slowest.
 
     Args:
@@ -321,7 +320,7 @@ def hsv_bins(pixels: Array, bins: Sequence[int] = DEFAULT_BINS) -> Array:
     return (hue_bin * n_saturation + saturation_bin) * n_value + value * n_value // 256
 
 
-def histogram_hsv(images: Array, bins: Sequence[int] = DEFAULT_BINS) -> Array:
+def histogram_hsv(images: Array, bins: Sequence[int] = DEFAULT_COLOUR_BINS) -> Array:
     """How many pixels of each image fall into each bin, ``int64`` of shape ``(n, product of bins)``.
 
     Args:

@@ -478,7 +478,7 @@ def test_patterns_where_rounding_decides(shape):
 @pytest.mark.parametrize("bins", [(16, 4, 4), (256, 1, 16), (1, 256, 16), (7, 5, 100), (1, 1, 1)])
 def test_every_colour_there_is(bins):
     """All 16,777,216 for the usual bins, every fourth red for the others: no quotient is left to chance."""
-    step = 1 if bins == features.DEFAULT_BINS else 4
+    step = 1 if bins == (16, 4, 4) else 4
     rest = np.stack(np.meshgrid(*[np.arange(256, dtype=np.uint8)] * 2, indexing="ij"), axis=-1)
     for red in range(0, 256, step):
         image = np.concatenate([np.full((256, 256, 1), red, np.uint8), rest], axis=-1)
