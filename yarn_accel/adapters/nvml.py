@@ -284,7 +284,7 @@ def _named_to_runtime(gpus: Sequence[Gpu], text: str) -> list[Gpu]:
 
 
 def _matching(gpus: Sequence[Gpu], name: str) -> list[Gpu]:
-    """What one entry names; a UUID may be cut short where only one GPU begins so."""
+    """The GPUs that one entry names; a UUID may be cut short where only one GPU begins so."""
     if name.isdecimal():
         return [gpu for gpu in gpus if gpu.index == int(name)]
     if name.replace(":", "").isdecimal():

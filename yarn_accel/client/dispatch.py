@@ -59,7 +59,7 @@ _Settled = Tuple[Call, Outcome]
 FALLBACK_DEVICE = "cpu:fallback"
 #: How long to look for a server, to bear with a busy one, and to wait for storage.
 PATIENCE_S = 60.0
-#: What can be iterated, or looks so, and never yields a call.
+#: Types that can be iterated, or look so, and never yield a call.
 _NO_CALLS = (str, bytes, bytearray, memoryview, Mapping, io.IOBase)
 _TAKES = 'map takes an iterable of calls, such as `(Call.of("lu", uri) for uri in uris)`'
 #: With `ordered`, this many windows of answers may wait for an earlier one before nothing new is sent.
@@ -566,7 +566,7 @@ class CallSource:
         return self._is_exhausted
 
     def next(self) -> Optional[Call]:
-        """What to send next; None when that is nothing now, and, with nothing under way, nothing ever."""
+        """The call to send next; None: nothing now, and, with nothing under way, nothing ever."""
         if self._singles:
             return self._singles.popleft()
         first = self._pull()
@@ -575,7 +575,7 @@ class CallSource:
         return self._packed(first)
 
     def settle(self, call: Call, outcome: Outcome) -> Sequence[_Settled]:
-        """What an answer means to the caller: nothing yet, or some calls with their outcomes."""
+        """Take an answer; returns the calls that it settles, with their outcomes, perhaps none yet."""
         packed = self._packs.pop(id(call), None)
         if packed is None:
             settled: List[_Settled] = [(call, outcome)]

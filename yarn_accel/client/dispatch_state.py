@@ -30,7 +30,7 @@ from yarn_accel.client.request_routing import (
 )
 from yarn_accel.errors import AccelError, RejectedError, StorageError, UnavailableError
 
-#: What became of calls on their way.
+#: Counters of calls that did not go straight to one server and back.
 DISPATCH_COUNTERS = ("lost_servers", "resubmitted", "moved")
 #: How many servers a call may outlive.
 MAX_ATTEMPTS = 4
@@ -200,7 +200,7 @@ class DispatchState:
         return len(self._calls)
 
     def waits_for(self) -> str:
-        """What the calls without outcome wait for, as the end of a sentence."""
+        """The cause that calls without outcome wait for, as the end of a sentence."""
         for server in self._open:
             if server.calls:
                 call = server.calls[0].call

@@ -367,7 +367,7 @@ def _id(text: str) -> str:
 
 
 def _bytes_read() -> int:
-    """What this process has read so far, from files, pipes and sockets; 0 where the kernel does not say."""
+    """Bytes this process has read so far, from files, pipes and sockets; 0 where the kernel does not say."""
     try:
         with Path("/proc/self/io").open(encoding="ascii") as file:
             return int(file.readline().split()[1])

@@ -35,7 +35,7 @@ _LIFETIME_S = 365 * 24 * 3600
 _LONGEST_PATH = 100
 _SECRET_BYTES = 32
 _INLINE = "connect('inline') computes without a server"
-#: What the last line of a server that did not start has in it, and the cure.
+#: Words in the last line of a server that did not start, and the cure.
 _CURES = (
     (
         ("No module named", "not installed"),

@@ -72,7 +72,7 @@ class Reporter:
             self._write("reporter:status:" + _line(text))
 
     def progress(self) -> str:
-        """What was done so far, as a status that keeps Hadoop from killing a task that waits for a server."""
+        """The work done so far, as a status that keeps Hadoop from killing a task that waits for a server."""
         names = ("records_in", "sent", "done", "rejected")
         return ", ".join("{} {}".format(name.replace("_", " "), self.total(name)) for name in names)
 

@@ -104,7 +104,7 @@ def connect(
 
 
 class _Opening:
-    """What `connect` puts together, step by step."""
+    """The parts that `connect` puts together, step by step."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class _Opening:
 
 
 class ConnectSettings(NamedTuple):
-    """What `connect` decides by itself and a user may decide instead.
+    """Settings that `connect` decides by itself unless a user decides them.
 
     Attributes:
         runner: one of `RUNNERS`; ``ACCEL_RUNNER``.

@@ -1,4 +1,4 @@
-"""What a task has to find its servers and to prove itself to them: a binding, an agent, a token file.
+"""The way of a task to its servers: a binding or an agent to find them by, a token file to prove itself.
 
 Standard library only, Python 3.8.
 """
@@ -97,7 +97,7 @@ def task_credential(
     now_s: float,
     given: Union[str, os.PathLike[str], Credential, None] = None,
 ) -> Optional[Credential]:
-    """What the servers of a task want to see; None when there is none to show it to, now or later.
+    """The credential for a task's servers; None when there is none to show it to, now or later.
 
     Without a credential the servers are of no use: `TaskServers.give_up`.
 

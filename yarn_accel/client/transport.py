@@ -433,7 +433,7 @@ class Transport:
 
 
 def _offered(link: Link, checksums: Optional[Sequence[str]]) -> Sequence[str]:
-    """What to offer as checksum: none first where the carrier itself is safe against damage."""
+    """The checksums to offer: none first where the carrier itself is safe against damage."""
     known = available_checksums() if checksums is None else tuple(checksums)
     return known if link.carrier == "tcp" else ("none", *(name for name in known if name != "none"))
 
@@ -741,7 +741,7 @@ def _enable_keepalive(sock: socket.socket, lost_after_s: float) -> None:
 
 
 def _reason(error: OSError) -> str:
-    """What went wrong with a socket, in a few words."""
+    """The reason for a socket's error, in a few words."""
     if isinstance(error, socket.timeout):
         return "no answer in time"
     if error.errno and type(error).__module__ == "builtins":

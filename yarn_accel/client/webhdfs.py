@@ -232,7 +232,7 @@ def _read_bounded(response: Any, uri: str, max_bytes: int) -> bytes:
 
 
 def _storage_error(uri: str, error: urllib.error.HTTPError) -> StorageError:
-    """What the NameNode said, without its stack trace; 5xx, standby and safe mode may pass by themselves."""
+    """The NameNode's error without its stack trace; 5xx, standby and safe mode may pass by themselves."""
     kind, message = "", ""
     with contextlib.suppress(OSError, http.client.HTTPException, ValueError, AttributeError):
         remote = json.loads(error.read(_MAX_REPLY_BYTES)).get("RemoteException", {})

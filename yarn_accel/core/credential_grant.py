@@ -31,7 +31,7 @@ class Requester:
 
 @dataclass(frozen=True, slots=True)
 class GrantRules:
-    """What the site has set.
+    """The site's rules for credentials.
 
     Attributes:
         shared_uids: users under whom processes of several people run.

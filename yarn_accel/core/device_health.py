@@ -139,7 +139,7 @@ class DeviceHealth:
         return min((device.until_s for device in self._devices.values() if device.until_s), default=None)
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
-        """What is known of every device that ever failed, for `stats`."""
+        """The record of every device that ever failed, for `stats`."""
         return {
             name: {
                 "state": device.state,

@@ -30,7 +30,7 @@ _NOMINAL_RATE = 1e11
 
 @dataclass(frozen=True)
 class ChooserSettings:
-    """What it takes to leave a place.
+    """How much better another place must be before requests leave one.
 
     Attributes:
         min_gain_s: seconds the request must finish earlier elsewhere.
@@ -64,7 +64,7 @@ class RoutableRequest:
 
 @dataclass(frozen=True)
 class ServerView:
-    """What is known of an ANode's server.
+    """The facts known about an ANode's server.
 
     Attributes:
         seq: number of the report the figures come from.

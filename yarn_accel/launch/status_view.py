@@ -123,7 +123,7 @@ def _server(node: Mapping[str, Any]) -> str:
 
 
 def _serving(heard: Mapping[str, Any]) -> str:
-    """What it computes on, on a node with GPUs, and how much of them processes of others use."""
+    """The devices that a node's server computes on, and how much GPU memory other processes use."""
     server = _mapping(heard.get("server"))
     devices, others = server.get("computes_on"), server.get("gpu_other_bytes")
     if not devices or not heard.get("devices"):
@@ -154,7 +154,7 @@ def _failures(nodes: Mapping[str, Any]) -> list[str]:
 
 
 def _running(load: Mapping[str, Any]) -> str:
-    """What a server whose container runs, and which does not serve, does instead; its agent says it."""
+    """The state of a server whose container runs, and which does not serve, as its agent reports it."""
     if not load:
         return "starting"
     detail = " ".join(str(load.get("detail", "")).split())

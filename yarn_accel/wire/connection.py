@@ -416,7 +416,7 @@ class Connection(FrameReceiver):
             raise
 
     def next_event(self) -> Event:
-        """What the received bytes mean, one event at a time.
+        """The received bytes as events, one at a time.
 
         Raises:
             RemoteProtocolError: the peer broke the protocol.
@@ -433,7 +433,7 @@ class Connection(FrameReceiver):
             raise
 
     def data_to_send(self) -> List[bytes]:
-        """What the handshake wants sent now; call it after `next_event` until the connection is open."""
+        """Bytes that the handshake wants sent; call it after `next_event` until the connection is open."""
         parts, self._outbox = self._outbox, []
         return parts
 

@@ -28,7 +28,7 @@ _MAX_EXPIRES_S = 2**53
 
 @dataclass(frozen=True)
 class Credential:
-    """What a job holds: the tenant it acts for, until when (Unix seconds), and the key that proves it."""
+    """A job's proof: the tenant it acts for, until when (Unix seconds), and the key."""
 
     tenant: str
     expires_s: int
@@ -62,13 +62,13 @@ def derive_key(master: bytes, identifier: bytes) -> bytes:
 
 
 def claim_token(credential: Credential, node: str) -> str:
-    """What a mapper shows its node's agent, in hex: it proves the credential there and nowhere else."""
+    """A mapper's token for its node's agent, in hex: it proves the credential there and nowhere else."""
     context = b"yarn-accel late binding at " + node.encode("utf-8")
     return hmac.new(credential.key, context, hashlib.sha256).hexdigest()
 
 
 def claim_verifier(token: str) -> str:
-    """What an agent checks a token against, in hex; nobody gets a token from it."""
+    """The hash that an agent checks a token against, in hex; nobody gets a token from it."""
     return hashlib.sha256(token.encode("utf-8")).hexdigest()
 
 

@@ -62,8 +62,8 @@ MAX_PACKABLE = 64
 
 @dataclass(frozen=True)
 class Hello:
-    """What the client offers: versions, checksums (best first), credential identifier, nonce (hex), what else
-    it can do."""
+    """The client's offer: versions, checksums (best first), credential identifier, nonce (hex), what else it
+    can do."""
 
     versions: Tuple[int, ...]
     checksums: Tuple[str, ...]
@@ -74,7 +74,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Challenge:
-    """What the server chose, its nonce, and its proof (hex)."""
+    """The server's choice, its nonce, and its proof (hex)."""
 
     version: int
     checksum: str
@@ -477,7 +477,7 @@ def _check_nonce(nonce: bytes) -> None:
 
 
 def _computable(checksums: Optional[Sequence[str]]) -> Tuple[str, ...]:
-    """What was asked for as far as this interpreter can compute it; None: everything it can, but not none."""
+    """The asked checksums that this interpreter can compute; None: all it can, but not none."""
     available = available_checksums()
     if checksums is None:
         return available
