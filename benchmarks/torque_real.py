@@ -16,16 +16,8 @@ from typing import Any
 
 from benchmarks.result import Report, Row, measured, not_measured, observed
 from benchmarks.torque import is_readable
-from tests.fixtures.torque_site import (
-    NODES,
-    Absent,
-    Binaries,
-    Daemon,
-    TorqueSite,
-    eventually,
-    found,
-    torque_up,
-)
+from tests.fixtures.torque_site import NODES, Absent, Binaries, Daemon, TorqueSite, found, torque_up
+from tests.fixtures.waiting import until
 
 Say = Callable[[str], None]
 _WIDE = "".join(f"node{number} np=100\n" for number in range(1, 5))
@@ -53,14 +45,14 @@ def _c_scheduler(site: TorqueSite) -> Iterator[None]:
     (folder / "accounting").mkdir(exist_ok=True)
     (folder / "sched_config").write_text("sort_by: no_sort ALL\nhelp_starving_jobs: false ALL\n")
     site.must("pbs_sched", "-d", str(site.torque.home))
-    eventually("pbs_sched is up", lambda: (folder / "sched.lock").exists())
+    until(lambda: (folder / "sched.lock").exists(), "pbs_sched is up")
     time.sleep(1.0)
     try:
         yield
     finally:
         pid = (folder / "sched.lock").read_text(encoding="ascii").strip("\n\0")
         site.must("sh", "-c", f"kill {pid}")
-        eventually("pbs_sched ends", lambda: site.run("sh", "-c", f"kill -0 {pid}").returncode != 0)
+        until(lambda: site.run("sh", "-c", f"kill -0 {pid}").returncode != 0, "pbs_sched ends")
         site.forget_scheduler()
 
 
@@ -81,7 +73,7 @@ def _one_by_one(site: TorqueSite, n_jobs: int) -> list[float]:
     ids = []
     for _ in range(n_jobs):
         ids.append(site.submit("-l", "nodes=1", script="sleep 0.1"))
-        eventually("it runs", lambda: site.state(ids[-1]) != "Q", 30)
+        until(lambda: site.state(ids[-1]) != "Q", "it runs", 30)
         time.sleep(0.7)  # longer than the server's gap between two events
     queued, run = _moments(site, ids, _QUEUED), _moments(site, ids, _RUN)
     return sorted(run[each] - queued[each] for each in ids)
@@ -140,7 +132,7 @@ def _rate(site: TorqueSite, begin: Callable[[TorqueSite, list[str]], None]) -> f
     site.qmgr("set server scheduling = False")
     ids = site.submit_many(_N_STARTS, 3600, "-l", "nodes=1")
     begin(site, ids)
-    eventually("all run", lambda: all(job["job_state"] == "R" for job in _of(site, ids)), 300)
+    until(lambda: all(job["job_state"] == "R" for job in _of(site, ids)), "all run", 300)
     moments = _moments(site, ids, _RUN).values()
     return (len(ids) - 1) / (max(moments) - min(moments))
 
@@ -172,7 +164,7 @@ def _jobs(torque: Binaries, quick: bool, say: Say) -> Iterator[Row]:
 
 
 def _all_ended(site: TorqueSite, ids: Sequence[str]) -> None:
-    eventually("all ended", lambda: all(job["job_state"] == "C" for job in _of(site, ids)), 600)
+    until(lambda: all(job["job_state"] == "C" for job in _of(site, ids)), "all ended", 600)
 
 
 def _kill(torque: Binaries, quick: bool, say: Say) -> Iterator[Row]:

@@ -6,8 +6,7 @@ import os
 import secrets
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from yarn_accel import __version__
@@ -16,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = ROOT / "docker" / "compose.yaml"
 #: Of one command, and of each test with its set-up: for a machine that others keep busy.
 COMMAND_LIMIT_S = 1500.0
+WAIT_S = 900.0
 TEST_LIMIT_S = 3600
 
 
@@ -37,14 +37,6 @@ def absent(*images: str) -> str:
         if subprocess.run(["docker", "image", "inspect", name], capture_output=True, check=False).returncode:
             return f"no containers: there is no image {name}; `make docker-images` makes it"
     return ""
-
-
-def eventually(what: str, probe: Callable[[], bool], within_s: float = 900.0) -> None:
-    """Wait until the probe is true."""
-    end_s = time.monotonic() + within_s
-    while not probe():
-        assert time.monotonic() < end_s, f"not within {within_s:g} s: {what}"
-        time.sleep(0.5)
 
 
 class Project:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.compose.project import TEST_LIMIT_S, Project, absent, eventually
+from tests.fixtures.waiting import until
+from tests.integration.compose.project import TEST_LIMIT_S, WAIT_S, Project, absent
 from yarn_accel.testbed.single_node import free_ports
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(TEST_LIMIT_S)]
@@ -91,9 +92,9 @@ def test_no_container_has_rights(hadoop: Hadoop):
 
 def test_a_worker_that_dies_shows_and_comes_back(hadoop: Hadoop):
     hadoop.said("exec", "-T", "w4", "pkill", "-f", "server.nodemanager.NodeManager$")
-    eventually("its container has ended", lambda: "w4" not in hadoop.said("ps", "--services").split())
+    until(lambda: "w4" not in hadoop.said("ps", "--services").split(), "its container has ended", WAIT_S)
     hadoop.up()
-    eventually("all are there", lambda: hadoop.n_nodes() == 4)
+    until(lambda: hadoop.n_nodes() == 4, "all are there", WAIT_S)
 
 
 def test_data_outlive_the_containers(hadoop: Hadoop):

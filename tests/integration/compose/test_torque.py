@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.compose.project import TEST_LIMIT_S, Project, absent, eventually
+from tests.fixtures.waiting import until
+from tests.integration.compose.project import TEST_LIMIT_S, WAIT_S, Project, absent
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(TEST_LIMIT_S)]
 
@@ -51,15 +52,15 @@ def field(project: Project, service: str, job: str, key: str) -> str:
 
 def test_a_job_runs_and_waiting_ones_have_a_reason_also_after_a_restart(torque: Project):
     first = submit(torque, "torque", "echo it ran >/data/ran", "-l nodes=1:ppn=2,walltime=0:05:00")
-    eventually("the job has ended", lambda: field(torque, "torque", first, "job_state") in ("C", ""))
+    until(lambda: field(torque, "torque", first, "job_state") in ("C", ""), "the job has ended", WAIT_S)
     assert torque.said("exec", "-T", "torque", "cat", "/data/ran") == "it ran\n"
     submit(torque, "torque", "sleep 300", "-l nodes=4:ppn=2,walltime=0:05:00")
     waiting = submit(torque, "torque", "true", "-l nodes=4:ppn=2,walltime=0:05:00")
-    eventually("it says why", lambda: "Not Running" in field(torque, "torque", waiting, "comment"))
+    until(lambda: "Not Running" in field(torque, "torque", waiting, "comment"), "it says why", WAIT_S)
     torque.said("restart", "torque")
     torque.up()
     # The body of the other one ended with the container; the server lost no job.
-    eventually("it is started", lambda: field(torque, "torque", waiting, "job_state") in ("R", "C"))
+    until(lambda: field(torque, "torque", waiting, "job_state") in ("R", "C"), "it is started", WAIT_S)
 
 
 def test_nobody_has_rights_and_no_port_is_published(torque: Project):
@@ -89,15 +90,16 @@ def test_a_job_of_two_linked_sites_has_a_block_at_each(tmp_path: Path):
     try:
         sites.up()
         for service in ("alpha", "beta"):
-            eventually(
-                f"{service} sees its peer",
+            until(
                 lambda service=service: (
                     "alive" in sites.compose("exec", "-T", service, "torque-sched", "site", "peers").stdout
-                ),  # type: ignore[misc]
+                ),
+                f"{service} sees its peer",
+                WAIT_S,
             )
         options = "-h -v TORQUE_GRID=yes,TORQUE_GRID_NODES=6 -l nodes=1:ppn=2,walltime=0:05:00"
         job = submit(sites, "alpha", 'echo "$TORQUE_GRID_SITES" >"/data/$TORQUE_GRID_SITE"', options)
-        eventually("the job has ended", lambda: field(sites, "alpha", job, "job_state") == "C")
+        until(lambda: field(sites, "alpha", job, "job_state") == "C", "the job has ended", WAIT_S)
         assert field(sites, "alpha", job, "comment") == "grid: ran at alpha: exit 0, beta: exit 0"
         assert sites.said("exec", "-T", "beta", "cat", "/data/beta") == "alpha beta\n"
     finally:

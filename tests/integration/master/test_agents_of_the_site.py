@@ -67,7 +67,7 @@ def agent(site: Site, host: str, key: Path) -> Iterator[subprocess.Popen[bytes]]
         yield process
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(300)
 
 
 @pytest.mark.slow

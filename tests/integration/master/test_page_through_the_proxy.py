@@ -33,7 +33,7 @@ def url(site: Site) -> str:
 
 
 def get(url: str) -> tuple[Any, str]:
-    with _OPENER.open(url, timeout=60) as answer:
+    with _OPENER.open(url, timeout=300) as answer:
         return answer.headers, answer.read().decode()
 
 

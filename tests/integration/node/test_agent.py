@@ -156,7 +156,7 @@ def test_a_signed_lie_is_refused_as_well(agents, answer):
 def post(url, headers, body):
     request = urllib.request.Request(url + "/v1/heartbeat", body, headers, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -259,7 +259,7 @@ def test_metrics(agents):
         agent = agents(master_url=master.url, http_port=0).start()
         master.wait_for(2)
         port = listening_port(agent.process.pid)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=300) as answer:
             text = answer.read().decode()
     assert 'yarn_accel_node_heartbeats_total{outcome="ok"}' in text
     assert "yarn_accel_node_silent_masters 0.0" in text

@@ -131,7 +131,7 @@ def test_agent_status_page_and_metrics_name_every_gpu(
     assert f"computes on {ALL}" in web
     assert "serves on cuda:0 cuda:1 cuda:4" in status
     port = listening_port(agent.state()["pid"])
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=300) as answer:
         figures = answer.read().decode()
     for device, health in healths(agent).items():
         assert f'device_health{{device="{device}",health="{health}"}} 1.0' in figures

@@ -338,7 +338,7 @@ def test_what_one_process_was_given_is_worth_nothing_to_another_nor_after_its_en
         )
         stolen = json.dumps({**question, "resume": granted})
         words = ["python3", "-c", program, str(agent.run_dir / "claims.sock"), stolen]
-        other = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+        other = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
         assert json.loads(other.stdout)["refused"] == "authentication"
     agent.until(lambda: not holders(agent), "its connection is closed, so its place is free")
     with connected(agent) as sock, sock.makefile("rwb", buffering=0) as file:
@@ -390,7 +390,7 @@ def test_the_mapper_for_trying_out_says_what_it_did(agents, master, choose):
     words = [sys.executable, str(script), "--gpu-s", "0.1", "--cpu-s", "0.1", "--choose", choose]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), **environ_of_mapper(agent.run_dir, 1)}
     done = subprocess.run(
-        words, input=b"one\ntwo\n", capture_output=True, env=environ, cwd="/", timeout=60, check=True
+        words, input=b"one\ntwo\n", capture_output=True, env=environ, cwd="/", timeout=300, check=True
     )
     facts = json.loads(done.stdout)
     assert (facts["form"], facts["is_decided"]) == ("cpu" if choose == "cpu" else "gpu", choose == "agent")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.waiting import until
 from tests.integration.pipeline import barrier_operations
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.calls import Call
@@ -118,7 +119,7 @@ class ServerProcess:
     def stop(self):
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        self.process.wait(30)
+        self.process.wait(300)
         self.process.stdout.close()
 
 
@@ -140,16 +141,7 @@ def spawn_server(tmp_path):
 @pytest.fixture
 def wait_until():
     """A function that waits until something is true, and fails with its text after a deadline."""
-
-    def wait(is_true, what, timeout_s=60.0):
-        until_s = time.monotonic() + timeout_s
-        while time.monotonic() < until_s:
-            if is_true():
-                return
-            time.sleep(0.01)
-        pytest.fail(f"waited {timeout_s} s in vain: {what}")
-
-    return wait
+    return until
 
 
 class Barrier:

@@ -454,7 +454,7 @@ def test_an_unreachable_datanode_at_remote_write(spawn_server, hadoop_cluster, c
 def ask(server, path):
     port = json.loads(server.state_file.read_text())["http_port"]
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=300) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

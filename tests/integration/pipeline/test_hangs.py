@@ -11,16 +11,15 @@ import time
 import numpy as np
 import pytest
 
-from tests.integration.pipeline.bad_operations import PATH
+from tests.integration.pipeline import bad_operations, barrier_operations
 from tests.integration.pipeline.conftest import MASTER, ROOT
 from yarn_accel.client.calls import Call, Reply, Tensor
 from yarn_accel.client.client import Client
 
 MIB = 1 << 20
 X = np.arange(6.0)
-#: By the server's own clock; far below what a peer that does not read is given (`stall_timeout_s`), or a
-#: worker that does not answer (`hang_min_s`), and far above what a busy machine adds.
-SOON_S = 15.0
+#: Whoever waited for it would wait for longer than a test may take.
+NEVER_S = 7200.0
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def server(spawn_server, tmp_path):
         unix_path=str(tmp_path / "socket"),
         workers=2,
         standby_workers=1,
-        extra_operations=[PATH],
+        extra_operations=[bad_operations.PATH, barrier_operations.PATH],
         pool_bytes=64 * MIB,
         queue_bytes=48 * MIB,
         max_request_bytes=8 * MIB,
@@ -50,23 +49,23 @@ def workers_of(client):
 
 
 def test_a_worker_that_is_stopped_at_work_is_replaced_and_its_request_computed_elsewhere(
-    server, credential, operator, wait_until, tmp_path
+    server, credential, operator, wait_until, barrier
 ):
     """Nothing is answered twice, also when it goes on."""
     with Client(server.endpoint, operator) as watch, Client(server.endpoint, credential) as client:
         wait_until(lambda: len(workers_of(watch)) == 2, "both workers are there")
-        client.submit(Call("k", "bad-slow", {"seconds": 3.0}, (Tensor.of(X),)))
-        wait_until(lambda: any(each["state"] == "busy" for each in workers_of(watch)), "one is at it")
+        client.submit(barrier.call("k", (Tensor.of(X),)))
+        wait_until(lambda: barrier.n_started == 1, "one is at it")
         (pid,) = [each["pid"] for each in workers_of(watch) if each["state"] == "busy"]
         os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: barrier.n_started == 2, "another one is at it")
+        barrier.open()
         call, reply = client.next_outcome()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
         assert isinstance(reply, Reply), reply
-        assert reply.info["pid"] != pid
+        assert reply.info["n"] == 2
         assert np.array_equal(next(iter(reply.tensors.values())).array(), call.inputs[0].array())
-        print(f"computed elsewhere {reply.seconds['total']:.2f} s after it arrived")
-        assert reply.seconds["total"] < SOON_S
         wait_until(lambda: len(workers_of(watch)) == 2, "the standby has its place")
         client.call(Call("after", "echo", {}, (Tensor.of(X),)))
         stats = watch.stats()
@@ -124,7 +123,7 @@ def start_greedy():
     for client in clients:
         client.kill()
         client.stdout.close()
-        client.wait(60)
+        client.wait(300)
 
 
 @pytest.mark.parametrize("how", [pytest.param("unread", marks=pytest.mark.slow), "shared"])
@@ -132,14 +131,14 @@ def test_stopped_clients_of_one_tenant_hold_up_no_other(
     spawn_server, credential, operator, start_greedy, tmp_path, how
 ):
     """Six take what they can of the default pool, and neither read nor give back: others get memory."""
-    server = spawn_server("w1", unix_path=str(tmp_path / "socket"), workers=2).wait_ready()
+    path = str(tmp_path / "socket")
+    server = spawn_server("w1", unix_path=path, workers=2, stall_timeout_s=NEVER_S).wait_ready()
     n_bytes = start_greedy(server, how)
     with Client(server.endpoint, operator) as watch:
         pool = watch.stats()["pool"]
     print(f"taken: {n_bytes / MIB:.0f} MiB; pool: {pool}")
     assert pool["bound_bytes"] == 1024 * MIB
     assert pool["used_bytes"] >= 512 * MIB
-    longest_s = {}
     # The larger ones fit only when connections of the others are ended.
     for n_mib in (8, 64, 200):
         data = Tensor.of(np.zeros(n_mib * MIB, "u1"))
@@ -147,13 +146,10 @@ def test_stopped_clients_of_one_tenant_hold_up_no_other(
             with Client(server.endpoint, credential, node=node) as client:
                 for number in range(2):
                     reply = client.call(Call(f"{n_mib}{node}{number}", "echo", {}, (data,)))
-                    longest_s[n_mib] = max(longest_s.get(n_mib, 0.0), reply.seconds["total"])
                     assert reply.bytes_out == n_mib * MIB
                     del reply
     with Client(server.endpoint, operator) as watch:
         assert how == "shared" or watch.stats()["cut_off"] > 0
-    print("another tenant's requests took at most", {n: round(took_s, 2) for n, took_s in longest_s.items()})
-    assert max(longest_s.values()) < SOON_S
 
 
 def test_the_server_answers_pings_while_large_payloads_move(server, credential):

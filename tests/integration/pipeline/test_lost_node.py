@@ -28,7 +28,7 @@ PLACE = "tests.integration.pipeline.timed_operations:SPEED_1"
 
 
 def ip(*words):
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=30)
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def server_there(tmp_path, two_nodes):
         yield 7070
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(300)
         process.stdout.close()
 
 
@@ -103,7 +103,7 @@ def test_a_node_that_is_cut_off_is_lost_soon(two_nodes, server_there, seconds):
         at = time.time()
         cut()
         lost = json.loads(process.stdout.readline())
-        process.wait(30)
+        process.wait(300)
     print(f"\nlost after {lost['at'] - at:.2f} s: {lost['why']}")
     assert "is lost: its node acknowledge" in lost["why"]
 

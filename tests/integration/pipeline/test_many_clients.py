@@ -74,7 +74,7 @@ def test_hundreds_of_idle_connections(spawn_server, credential, many_files, wait
         f"threads {before.n_threads} -> {during.n_threads}, echo among them {latencies_s[100] * 1e6:.0f} us"
     )
     assert per_connection < 64 * 1024
-    wait_until(lambda: footprint(server.process.pid).n_fds <= before.n_fds + 12, "their descriptors go", 30)
+    wait_until(lambda: footprint(server.process.pid).n_fds <= before.n_fds + 12, "their descriptors go")
     assert_serves(server, credential)
 
 
@@ -100,8 +100,8 @@ def test_connections_that_come_and_go(spawn_server, credential, wait_until):
     for _ in range(examples(500)):
         with RawClient(server.endpoint, credential) as client:
             client.send(REQUEST, [bytes(SPEC.nbytes)])
-    wait_until(lambda: footprint(server.process.pid).n_threads <= before.n_threads + 3, "threads end", 30)
-    wait_until(lambda: footprint(server.process.pid).n_fds <= before.n_fds + 12, "descriptors go", 30)
+    wait_until(lambda: footprint(server.process.pid).n_threads <= before.n_threads + 3, "threads end")
+    wait_until(lambda: footprint(server.process.pid).n_fds <= before.n_fds + 12, "descriptors go")
     with Client(server.endpoint, credential) as client:
         wait_until(lambda: client.stats()["in_flight"] == 0, "what they asked for is over")
         wait_until(lambda: client.stats()["queues"]["write"]["bytes"] == 0, "and its memory given back")
@@ -191,7 +191,7 @@ def test_a_client_that_stops_inside_a_payload(start_server, credential, connect,
     client.push(client.frame(REQUEST, [bytes(SPEC.nbytes)])[:5000])
     wait_until(lambda: held_bytes(server) > 0, "memory is reserved for it")
     assert_serves(server, credential)
-    wait_until(lambda: server.stats()["broken"] == 1, "the server gave it up", 60)
+    wait_until(lambda: server.stats()["broken"] == 1, "the server gave it up")
     wait_until(lambda: held_bytes(server) == 0, "its memory was given back")
 
 
@@ -215,7 +215,7 @@ def test_a_client_that_never_reads(start_server, credential, connect, wait_until
     with Client(server.endpoint, credential) as other:
         reply = other.call(_echo(4 * MIB))
         assert reply.bytes_out == 4 * MIB
-    wait_until(lambda: held_bytes(server) == 0, "its memory was given back", 60)
+    wait_until(lambda: held_bytes(server) == 0, "its memory was given back")
     assert_serves(server, credential)
 
 
@@ -285,14 +285,14 @@ def test_sixteen_clients_outlive_a_server_killed_under_load(spawn_server, issue_
                 if len(outcomes) >= n_clients * n_calls // 4:
                     # With a full window in flight: else all might be done before the test gets to run.
                     halfway.set()
-                    is_killed.wait(60)
+                    is_killed.wait(300)
         except Exception as error:  # noqa: BLE001 -- reported by the test's own thread
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(n_clients)]
     for thread in threads:
         thread.start()
-    assert halfway.wait(60)
+    assert halfway.wait(300)
     children = _children(servers[0].process.pid)
     servers[0].process.kill()
     is_killed.set()
@@ -367,7 +367,7 @@ def test_a_second_sigterm_stops_at_once(spawn_server, credential, wait_until):
             wait_until(lambda: other.stats()["is_draining"], "the first one waits for what is under way")
         started_s = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        code = server.process.wait(60)
+        code = server.process.wait(300)
         print(f"stopped {time.monotonic() - started_s:.2f} s after the second SIGTERM, exit code {code}")
     assert code == 1
     assert not server.state_file.exists()
@@ -389,4 +389,4 @@ def test_the_first_sigterm_finishes_what_is_under_way(spawn_server, credential):
     for call, reply in replies:
         assert isinstance(reply, Reply), reply
         assert np.array_equal(next(iter(reply.tensors.values())).array(), call.inputs[0].array())
-    assert server.process.wait(60) == 0
+    assert server.process.wait(300) == 0

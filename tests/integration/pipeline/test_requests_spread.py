@@ -65,7 +65,7 @@ class Site:
 
     def stats(self, name):
         port = json.loads(self.servers[name].state_file.read_text())["http_port"]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/stats.json", timeout=60) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/stats.json", timeout=300) as page:
             return page.read().decode()
 
     def dispatcher(self, credential, **options):

@@ -308,7 +308,7 @@ def test_both_queues_are_bounded_in_bytes_and_hold_the_clients_back(
     assert server.stats()["pool"]["used_bytes"] < 4 * bound
     barrier.open()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     assert [type(outcome) for _, outcome in done] == [Reply] * 32
     queues = server.stats()["queues"]
     assert queues["read"]["peak_bytes"] == bound
@@ -330,7 +330,7 @@ def test_one_connection_holds_half_of_a_queue_at_most(start_gated, credential, b
         wait_until(lambda: server.stats()["requests"] == 6, "the other one is taken")
         barrier.open()
         assert isinstance(other.next_outcome()[1], Reply)
-        thread.join(60)
+        thread.join(300)
 
 
 def test_progress_is_reported_while_it_takes_long(start_gated, credential, barrier):
@@ -363,7 +363,7 @@ def test_a_drain_finishes_what_is_under_way(start_gated, credential, barrier, wa
         assert first[1].retry_after_s > 0
         barrier.open()
         assert isinstance(client.next_outcome()[1], Reply)
-        thread.join(60)
+        thread.join(300)
         client.ping()
         assert client.is_draining
     assert drained == [True]

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.fake_nvml import LOST, Node
+from tests.fixtures.waiting import until
 from yarn_accel.core.requests.records import EXPIRED
 from yarn_accel.pipeline.calibration import Measured
 from yarn_accel.pipeline.config import PipelineConfig
@@ -364,14 +365,6 @@ def wait_for_standby(owner: Owner) -> int:
     """Wait for a process that stands by; its pid."""
     until(lambda: any(one["state"] == "standby" for one in owner.pool.info()))
     return int(next(one["pid"] for one in owner.pool.info() if one["state"] == "standby"))
-
-
-def until(condition: Callable[[], Any]) -> None:
-    """Wait for what nobody tells of."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def pid_of(owner: Owner, worker: int) -> int:

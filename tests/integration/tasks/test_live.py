@@ -85,7 +85,7 @@ def assert_shown(site: Site, name: str, n_done: int) -> None:
 
 
 def read(url: str) -> str:
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=60) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=300) as answer:
         return str(answer.read().decode())
 
 

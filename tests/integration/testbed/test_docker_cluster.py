@@ -165,7 +165,7 @@ def test_pages_are_published_at_the_loopback_alone(docked: Cluster, command: Run
     done = command("up", NAME, "--publish")
     assert done.returncode == 0, done.stderr
     for port, page in pages.items():
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=30).close()
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=300).close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((docked.plan.gateway, port), 30)
 

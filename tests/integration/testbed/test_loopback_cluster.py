@@ -27,10 +27,10 @@ def put(base: str, path: str, data: bytes) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
     request = urllib.request.Request(f"{base}/webhdfs/v1{path}?op=CREATE&overwrite=true", method="PUT")
     with pytest.raises(urllib.error.HTTPError) as caught:
-        opener.open(request, timeout=30)
+        opener.open(request, timeout=300)
     location = caught.value.headers["Location"]
     caught.value.close()
-    with opener.open(urllib.request.Request(location, data=data, method="PUT"), timeout=30) as answer:
+    with opener.open(urllib.request.Request(location, data=data, method="PUT"), timeout=300) as answer:
         assert answer.status == 201
     return str(location)
 
@@ -70,7 +70,7 @@ def _check_data_path(loop: Cluster) -> None:
     status = get_json(f"{base}/webhdfs/v1/file?op=GETFILESTATUS")["FileStatus"]
     assert (status["length"], status["replication"]) == (10, 2)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{base}/webhdfs/v1/file?op=OPEN", timeout=30) as answer:
+    with opener.open(f"{base}/webhdfs/v1/file?op=OPEN", timeout=300) as answer:
         assert answer.read() == b"some bytes"
     blocks = get_json(f"{base}/webhdfs/v1/file?op=GETFILEBLOCKLOCATIONS")["BlockLocations"]["BlockLocation"]
     assert sorted(blocks[0]["hosts"]) == ["127.0.0.11", "127.0.0.12"]

@@ -10,6 +10,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.fixtures.torque_printing import (
+    format_accounting,
+    format_ctime,
+    format_exec_host,
+    format_nodes_spec,
+    format_pbsnodes_text,
+    format_qstat_text,
+    format_request,
+    format_size,
+    format_stamp,
+    format_xml,
+    record_from_job,
+    record_from_node,
+    record_from_queue,
+)
 from torque_sched.core.model import (
     Dependency,
     GpuSlot,
@@ -27,19 +42,17 @@ from torque_sched.core.model import (
 )
 from torque_sched.core.request import AccessPolicy, Chunk, GenericResource, Request
 from torque_sched.core.states import HoldType, JobState, NodeState
-from torque_sched.core.units import duration_s, format_duration, format_size, size_bytes
+from torque_sched.core.units import duration_s, format_duration, size_bytes
 from torque_sched.emulation.spec import parse_spec
 from torque_sched.errors import RecordError
-from torque_sched.parse.accounting import AccountingRecord, format_accounting, parse_accounting
-from torque_sched.parse.jobs import record_from_job
-from torque_sched.parse.pbsnodes import parse_pbsnodes, parse_status, record_from_node
-from torque_sched.parse.qstat import parse_jobs, parse_queues, record_from_queue
+from torque_sched.parse.accounting import AccountingRecord, parse_accounting
+from torque_sched.parse.pbsnodes import parse_pbsnodes, parse_status
+from torque_sched.parse.qstat import parse_jobs, parse_queues
 from torque_sched.parse.records import Record
-from torque_sched.parse.request import format_nodes_spec, format_request, parse_nodes_spec, parse_request
-from torque_sched.parse.slots import format_exec_host, parse_exec_host
-from torque_sched.parse.text import format_pbsnodes_text, format_qstat_text, read_text
-from torque_sched.parse.times import epoch_s, format_ctime, format_stamp, stamp_s
-from torque_sched.parse.xml import format_xml
+from torque_sched.parse.request import parse_nodes_spec, parse_request
+from torque_sched.parse.slots import parse_exec_host
+from torque_sched.parse.text import read_text
+from torque_sched.parse.times import epoch_s, stamp_s
 
 words = st.text(string.ascii_letters + string.digits + "_-.", min_size=1, max_size=12).filter(
     lambda word: word[0].isalpha() and "-gpu" not in word

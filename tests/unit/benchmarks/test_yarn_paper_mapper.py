@@ -113,7 +113,7 @@ def test_behind_a_barrier_nothing_is_sent_before_all_are_there(tmp_path: Path) -
     thread.join(0.1)
     assert rows == []
     barrier.wait(others)
-    thread.join(60)
+    thread.join(300)
     assert len(rows) == 2
 
 

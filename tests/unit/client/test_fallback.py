@@ -157,7 +157,7 @@ def test_without_numpy_the_cure_is_named():
     )
     root = str(Path(__file__).parents[3])
     argv = [sys.executable, "-I", "-S", "-c", program, root]
-    completed = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    completed = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300)
     assert "No module named 'numpy'" in completed.stdout
     assert "install numpy, scipy and Pillow on the node, or start a pipeline server" in completed.stdout
     assert "TensorSpec(dtype='<f8', shape=(2, 2), order='C')" in completed.stdout

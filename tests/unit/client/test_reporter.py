@@ -60,7 +60,7 @@ def test_keep_alive_repeats_the_current_state_and_stops():
         return f"call {len(n_calls)}"
 
     with Reporter(stream).keep_alive(describe, interval_s=0.001):
-        assert beaten.wait(30)
+        assert beaten.wait(300)
     n_lines = len(lines(stream))
     assert lines(stream)[:3] == ["reporter:status:call 1", "reporter:status:call 2", "reporter:status:call 3"]
     assert not any(thread.name == "keep-alive" for thread in threading.enumerate())

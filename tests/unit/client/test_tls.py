@@ -103,7 +103,7 @@ def test_a_certificate_nobody_vouches_for_is_refused(certificate):
         endpoint = Endpoint("w1", "127.0.0.1", listener.getsockname()[1], tls=True)
         with pytest.raises(AuthenticationError, match="certificate is not accepted"):
             Client(endpoint, CREDENTIAL).connect()
-        thread.join(60)
+        thread.join(300)
 
 
 def test_plain_tcp_is_not_used_when_tls_is_asked_for(serve):

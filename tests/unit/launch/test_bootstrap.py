@@ -9,26 +9,18 @@ import random
 import signal
 import subprocess
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from tests.fixtures.waiting import until
 from yarn_accel.launch import bootstrap
 from yarn_accel.launch.bootstrap import StartRefused
 
 DEADLINE_S = 120.0
 OLD_PYTHONS = ("3.6", "3.7", "3.8", "3.9")
-
-
-def until(holds: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.005)
 
 
 def provided(archive: Path, root: Path) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures.waiting import soon
 from yarn_accel.adapters.hadoop_rpc import (
     ApplicationId,
     AttemptGoneError,
@@ -117,14 +118,6 @@ def play(scheduler: Scheduler, story: Callable[[SchedulerLink, list[Any]], Await
     return reported
 
 
-async def until(condition: Callable[[], object]) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("never")
-
-
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("yarn_accel.master.scheduler_link._AWAY_PAUSE_S", 0.01)
@@ -135,13 +128,13 @@ def test_asks_made_while_the_resource_manager_is_away_come_when_it_is_back() -> 
     scheduler = Scheduler()
 
     async def story(link: SchedulerLink, reported: list[Any]) -> None:
-        await until(lambda: ("allocate",) in scheduler.heard)
+        await soon(lambda: ("allocate",) in scheduler.heard)
         scheduler.trouble = [UnavailableError("gone")] * 3
-        await until(lambda: link.figures.is_away)
+        await soon(lambda: link.figures.is_away)
         link.ask(ask(1))
         link.release(ID)
-        await until(lambda: not link.figures.is_away)
-        await until(lambda: ("allocate", "+1", "release 2") in scheduler.heard)
+        await soon(lambda: not link.figures.is_away)
+        await soon(lambda: ("allocate", "+1", "release 2") in scheduler.heard)
 
     play(scheduler, story)
     assert sum("+1" in each for each in scheduler.heard) == 1
@@ -160,7 +153,7 @@ def test_the_end_is_reported_after_everything_is_restored_and_until_it_is_stored
     scheduler = Scheduler()
 
     async def story(link: SchedulerLink, reported: list[Any]) -> None:
-        await until(lambda: reported)
+        await soon(lambda: reported)
 
     reported = play(scheduler, story)
     assert scheduler.heard[-3:] == [("restored",), ("finish", "SUCCEEDED"), ("finish", "SUCCEEDED")]
@@ -172,11 +165,11 @@ def test_a_request_is_taken_back_as_it_was_made_and_only_once() -> None:
 
     async def story(link: SchedulerLink, reported: list[Any]) -> None:
         link.ask(ask(1))
-        await until(lambda: any("+1" in each for each in scheduler.heard))
+        await soon(lambda: any("+1" in each for each in scheduler.heard))
         for _ in range(2):
             link.unask(cmd.CancelRequest("server", "w1", "/r", 10, 1))
         link.unask(cmd.CancelRequest("server", "w1", "/r", 10, 77))
-        await until(lambda: any("-1" in each for each in scheduler.heard))
+        await soon(lambda: any("-1" in each for each in scheduler.heard))
 
     play(scheduler, story)
     assert sum("-1" in each for each in scheduler.heard) == 1
@@ -187,14 +180,14 @@ def test_a_restarted_resource_manager_is_registered_with_when_the_core_says_so()
     scheduler = Scheduler()
 
     async def story(link: SchedulerLink, reported: list[Any]) -> None:
-        await until(lambda: ("allocate",) in scheduler.heard)
+        await soon(lambda: ("allocate",) in scheduler.heard)
         scheduler.trouble = [NotRegisteredError("", "who?")]
-        await until(lambda: any(isinstance(each, ev.Resynced) for each in reported))
+        await soon(lambda: any(isinstance(each, ev.Resynced) for each in reported))
         n_heard = len(scheduler.heard)
         await asyncio.sleep(0.05)
         assert len(scheduler.heard) == n_heard, "no heartbeat before"
         link.register()
-        await until(lambda: scheduler.heard.count(("register",)) == 2)
+        await soon(lambda: scheduler.heard.count(("register",)) == 2)
 
     play(scheduler, story)
 
@@ -246,7 +239,7 @@ def outcome(nodes: Nodes, action: Callable[[NodeManagerCalls], None]) -> list[An
     async def run() -> None:
         containers = NodeManagerCalls(nodes, reported.append, lambda: 0.0)  # type: ignore[arg-type]
         action(containers)
-        await until(lambda: not containers._tasks)
+        await soon(lambda: not containers._tasks)
         await containers.close()
 
     asyncio.run(run())
@@ -307,10 +300,10 @@ def test_a_node_that_hangs_holds_up_its_own_calls_only() -> None:
         containers.stop(W1, ID)
         start(containers)
         containers.check(W2, ID)
-        await until(lambda: "statuses w2" in nodes.called)
+        await soon(lambda: "statuses w2" in nodes.called)
         assert "start w1" not in nodes.called
         hang.set()
-        await until(lambda: "start w1" in nodes.called)
+        await soon(lambda: "start w1" in nodes.called)
         await containers.close()
 
     asyncio.run(run())

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures.waiting import soon
 from yarn_accel.adapters.hadoop_rpc import (
     ApplicationGoneError,
     ApplicationId,
@@ -110,14 +111,6 @@ def play(
     asyncio.run(run())
 
 
-async def until(ask: Callable[[], object]) -> None:
-    for _ in range(4000):
-        if ask():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("never")
-
-
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator_commands, "_PAUSE_S", 0.01)
@@ -129,15 +122,15 @@ def test_slots_are_changed_and_restored_to_what_was_first() -> None:
 
     async def story(operator: OperatorCommands, reported: list[Event]) -> None:
         operator.set_slots(SetSlots("w1", 3))
-        await until(lambda: SlotsSet("w1", 3, 0.0) in reported)
+        await soon(lambda: SlotsSet("w1", 3, 0.0) in reported)
         manager.memory["w1"] = 8192
         operator.set_slots(SetSlots("w1", 4))
-        await until(lambda: SlotsSet("w1", 4, 0.0) in reported)
+        await soon(lambda: SlotsSet("w1", 4, 0.0) in reported)
         assert (manager.slots, manager.attributes["w1"]) == ({"w1": 4, "w2": 7}, {"accel-slots": "7"})
         operator.set_slots(SetSlots("w1", None))
         operator.set_slots(SetSlots("w2", None))
-        await until(lambda: SlotsSet("w2", None, 0.0) in reported and SlotsSet("w1", None, 0.0) in reported)
-        await until(lambda: not manager.attributes["w1"])
+        await soon(lambda: SlotsSet("w2", None, 0.0) in reported and SlotsSet("w1", None, 0.0) in reported)
+        await soon(lambda: not manager.attributes["w1"])
 
     play(manager, story)
     assert manager.slots == {"w1": 7, "w2": 7}
@@ -154,12 +147,12 @@ def test_orders_wait_while_nobody_answers_and_the_newest_counts() -> None:
         operator.set_slots(SetSlots("w1", 3))
         operator.publish(PublishBindings(1, (("w1", "a1"), ("w2", "a1")), (), is_full=True))
         operator.drain("w1", is_drained=True)
-        await until(lambda: manager.calls.count("map ADD") > 2)
+        await soon(lambda: manager.calls.count("map ADD") > 2)
         operator.set_slots(SetSlots("w1", 5))
         operator.publish(PublishBindings(2, (("w1", "a2"),), ()))
         manager.trouble = {}
-        await until(lambda: manager.attributes["w1"].get("accel-bind") == "a2")
-        await until(lambda: "accel-bind" not in manager.attributes["w3"])
+        await soon(lambda: manager.attributes["w1"].get("accel-bind") == "a2")
+        await soon(lambda: "accel-bind" not in manager.attributes["w3"])
 
     play(manager, story)
     assert manager.slots["w1"] == 5
@@ -173,14 +166,14 @@ def test_without_the_right_it_is_said_once() -> None:
 
     async def story(operator: OperatorCommands, reported: list[Event]) -> None:
         operator.set_slots(SetSlots("w1", 3))
-        await until(lambda: reported)
+        await soon(lambda: reported)
         operator.publish(PublishBindings(1, (("w1", "a1"),), ()))
-        await until(lambda: operator.refusals["attributes"])
+        await soon(lambda: operator.refusals["attributes"])
         assert "yarn.admin.acl" in operator.refusals["attributes"]
         n_calls = len(manager.calls)
         operator.set_slots(SetSlots("w1", 4))
         operator.publish(PublishBindings(2, (("w1", "a2"),), ()))
-        await until(lambda: len(manager.calls) > n_calls)
+        await soon(lambda: len(manager.calls) > n_calls)
         assert [each for each in manager.calls[n_calls:] if each != "nodes"] == []
         assert [type(each) for each in reported] == [SlotsRefused]
 
@@ -195,7 +188,7 @@ def test_a_node_that_is_gone_meanwhile_holds_up_nobody() -> None:
     async def story(operator: OperatorCommands, reported: list[Event]) -> None:
         operator.set_slots(SetSlots("w1", 3))
         operator.set_slots(SetSlots("w2", 3))
-        await until(lambda: SlotsSet("w2", 3, 0.0) in reported)
+        await soon(lambda: SlotsSet("w2", 3, 0.0) in reported)
         assert SlotsSet("w1", 3, 0.0) not in reported, "not confirmed: it is ordered again"
         assert not operator.refusals["slots"]
 
@@ -222,7 +215,7 @@ def test_what_is_switched_off_is_left_alone() -> None:
         operator.publish(PublishBindings(1, (("w1", "a1"),), (), is_full=True))
         operator.set_slots(SetSlots("w1", 3))
         operator.lack(("memory-mb",))
-        await until(lambda: manager.calls)
+        await soon(lambda: manager.calls)
         assert reported == []
 
     play(manager, story, has_slots=False, has_attributes=False)
@@ -253,22 +246,22 @@ def test_the_first_application_holds_the_nodes_until_it_is_over() -> None:
 
     async def first(operator: OperatorCommands, reported: list[Event]) -> None:
         operator.set_slots(SetSlots("w1", 3))
-        await until(lambda: SlotsSet("w1", 3, 0.0) in reported)
+        await soon(lambda: SlotsSet("w1", 3, 0.0) in reported)
 
     async def second(operator: OperatorCommands, reported: list[Event]) -> None:
         before = {host: dict(named) for host, named in manager.attributes.items()}
         operator.set_slots(SetSlots("w1", 5))
         operator.publish(PublishBindings(1, (("w2", "w1"),), (), is_full=True))
-        await until(lambda: operator.held_by)
+        await soon(lambda: operator.held_by)
         assert operator.held_by == f"{FIRST} (ann's, of ann)"
         operator.set_slots(SetSlots("w2", None))
-        await until(lambda: SlotsSet("w2", None, 0.0) in reported)
+        await soon(lambda: SlotsSet("w2", None, 0.0) in reported)
         assert (manager.slots, manager.attributes) == ({"w1": 3, "w2": 9}, before)
         await operator_commands.OperatorCommands(manager, reported.append, lambda: 0.0).restore()  # type: ignore[arg-type]
         assert (manager.slots, manager.attributes) == ({"w1": 3, "w2": 9}, before), "a start restores nothing"
         manager.states[FIRST] = ApplicationState.KILLED
-        await until(lambda: SlotsSet("w1", 5, 0.0) in reported)
-        await until(lambda: manager.attributes["w2"].get("accel-bind") == "w1")
+        await soon(lambda: SlotsSet("w1", 5, 0.0) in reported)
+        await soon(lambda: manager.attributes["w2"].get("accel-bind") == "w1")
         assert operator.held_by == ""
         assert manager.attributes["w1"] == {"accel-slots": "9", "accel-owner": SECOND}
         await operator.restore()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.waiting import soon
 from yarn_accel.adapters.journal_file import StoredJournal
 from yarn_accel.core.application import events as application
 from yarn_accel.core.tasks.applications import AppDefinition, FormProgram, TaskDefinition
@@ -112,15 +113,6 @@ def app(name: str = "a", n_tasks: int = 3) -> AppDefinition:
     return AppDefinition(spec, {Form.CPU: FormProgram(("true",))}, tasks)
 
 
-async def until(condition) -> None:
-    """Wait for what another task of this loop makes true."""
-    for _ in range(3000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("never")
-
-
 def run(work) -> None:
     asyncio.run(asyncio.wait_for(work, 60))
 
@@ -129,7 +121,7 @@ def test_a_worker_gets_the_tasks_of_an_application_and_another_master_knows_them
     async def work():
         scene = await Scene(tmp_path).opened()
         assert await scene.service.submit(scene.hand_in(app())) == "a"
-        await until(lambda: bool(scene.chosen) and bool(scene.chosen[-1]))
+        await soon(lambda: bool(scene.chosen) and bool(scene.chosen[-1]))
         assert scene.chosen[-1] <= {"n1", "n2"}
         attempts, taken = [], None
         while len(attempts) < 2:
@@ -289,7 +281,7 @@ def test_a_master_waits_for_storage_that_is_away_and_says_so(tmp_path, monkeypat
             away = StorageError("safe mode", transient=True)
             patched.setattr(StoredJournal, "read", lambda _: (_ for _ in ()).throw(away))
             scene = Scene(tmp_path)
-            await until(lambda: scene.problem() == "the task service has not read its journal yet: safe mode")
+            await soon(lambda: scene.problem() == "the task service has not read its journal yet: safe mode")
         await scene.opened()
         assert scene.service.status()["apps"] == {}
         await scene.close()
@@ -317,7 +309,7 @@ def test_while_the_journal_takes_nothing_nothing_takes_effect_and_later_all_does
             for name in ("append", "replace"):
                 patched.setattr(scene.stored, name, lambda _lines: (_ for _ in ()).throw(fails))
             submitting = asyncio.create_task(scene.service.submit(scene.hand_in(app("meanwhile"))))
-            await until(lambda: bool(scene.service.status()["problems"]))
+            await soon(lambda: bool(scene.service.status()["problems"]))
             assert not submitting.done()
         assert await submitting == "meanwhile"
         assert scene.service.status()["problems"] == []

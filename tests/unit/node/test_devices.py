@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tests.unit.node.waiting import soon
+from tests.fixtures.waiting import soon
 from yarn_accel.node.devices import DeviceWatch, device_health
 
 GPU0 = {"device": "cuda:0", "name": "NVIDIA H200", "temperature_c": 40, "memory_total_bytes": 1 << 37}
@@ -86,7 +86,7 @@ def test_a_driver_that_hangs_holds_nothing_up(monkeypatch):
     def read():
         calls.append(1)
         if len(calls) == 2:
-            free.wait(60)
+            free.wait(300)
         return [GPU0]
 
     async def act():

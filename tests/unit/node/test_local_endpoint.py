@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.unit.node.waiting import soon
+from tests.fixtures.waiting import soon
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.node import local_endpoint
 from yarn_accel.node.local_endpoint import LocalEndpoint, user_ids

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.unit.node.waiting import soon
+from tests.fixtures.waiting import soon
 from yarn_accel.node import server_monitor as module
 from yarn_accel.node.server_monitor import ServerMonitor, container_of, cpu_ticks_of
 

@@ -180,7 +180,7 @@ def certificate(tmp_path_factory):
     files = ("-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem"))
     what = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=w1"
     argv = [openssl, *what.split(), "-addext", "subjectAltName=IP:127.0.0.1", *files]
-    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    subprocess.run(argv, check=True, capture_output=True, timeout=300)
     return folder
 
 

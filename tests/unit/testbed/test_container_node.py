@@ -3,12 +3,11 @@
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.fixtures.waiting import until
 from yarn_accel.errors import ClusterError, ConfigError
 from yarn_accel.hadoop.java import HadoopInstall
 from yarn_accel.testbed import container_node
@@ -20,13 +19,6 @@ from yarn_accel.testbed.state import ClusterPaths, load
 OPTIONS = UpOptions("hadoop", nodes=2, racks=2, accel_nodes=0)
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 WAIT_S = 60.0
-
-
-def eventually(probe: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + WAIT_S
-    while not probe():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -106,10 +98,10 @@ def test_a_node_is_healthy_while_its_daemons_are_and_ends_them(
     run = Node(paths, software)
     run.thread.start()
     try:
-        eventually(run.health_file.exists)
+        until(run.health_file.exists)
         assert set(run.daemons) == {DaemonRole.DATANODE, DaemonRole.NODEMANAGER}
         answers["health"] = "starting"
-        eventually(lambda: not run.health_file.exists())
+        until(lambda: not run.health_file.exists())
     finally:
         run.stop.set()
         run.thread.join(WAIT_S)
@@ -133,7 +125,7 @@ def test_a_busy_machine_makes_no_healthy_node_unhealthy(
     run = Node(paths, software)
     run.thread.start()
     try:
-        eventually(lambda: len(questions) > 5)
+        until(lambda: len(questions) > 5)
         assert run.health_file.exists()
     finally:
         run.stop.set()
@@ -147,7 +139,7 @@ def test_a_daemon_that_ends_by_itself_ends_the_node(
     monkeypatch.setattr(container_node, "ask", lambda *_: "starting")
     run = Node(paths, software)
     run.thread.start()
-    eventually(lambda: len(run.daemons) == 2)
+    until(lambda: len(run.daemons) == 2)
     run.daemons[DaemonRole.DATANODE].kill()
     run.thread.join(WAIT_S)
     assert "datanode of node w1 ended with status -9" in str(run.failure)

@@ -96,7 +96,7 @@ def test_a_detached_grandchild_is_found_and_stopped(mark: str) -> None:
 def test_sigterm_is_followed_by_sigkill(mark: str) -> None:
     polite, stubborn = spawn(PYTHON_SLEEP, mark), spawn(PYTHON_STUBBORN, mark)
     assert processes.stop_all(lambda: processes.members(mark, ()), grace_s=3.0, deadline_s=60.0) == []
-    codes = [child.wait(60) for child in (polite, stubborn)]
+    codes = [child.wait(300) for child in (polite, stubborn)]
     assert codes == [-signal.SIGTERM, -signal.SIGKILL]
     close(polite)
     close(stubborn)
@@ -119,7 +119,7 @@ def test_a_pid_that_passed_to_another_process_is_not_signalled(mark: str) -> Non
         assert not processes.send(earlier, signal.SIGKILL)
         assert child.poll() is None
         assert processes.send(process, signal.SIGKILL)
-        assert child.wait(60) == -signal.SIGKILL
+        assert child.wait(300) == -signal.SIGKILL
     finally:
         close(child)
 

@@ -1,3 +1,5 @@
+"""A task's input is measured while it is read, and so is the node that reads it."""
+
 from __future__ import annotations
 
 import os
@@ -9,15 +11,10 @@ import pytest
 from yarn_accel.core.tasks.events import TaskMeasurement
 from yarn_accel.errors import ConfigError
 from yarn_accel.node.sampling import total_bytes_per_s
+from yarn_accel.worker import node_io
 from yarn_accel.worker.config import load_worker_config
-from yarn_accel.worker.node_io import node_meter
-from yarn_accel.worker.process_tree import (
-    ProcessInfo,
-    bytes_read,
-    listed_processes,
-    parse_stat,
-    processes_of,
-)
+from yarn_accel.worker.node_io import NodeIo, node_meter
+from yarn_accel.worker.process_tree import ProcessInfo, bytes_read, listed_processes, parse_stat, processes_of
 from yarn_accel.worker.read_phase import ReaderCount, ReadPhase
 
 
@@ -183,3 +180,40 @@ def test_who_reports_what_it_reads_is_believed_and_counts_as_a_reader_until_it_i
     assert count.n_readers == 1
     one.report(1000, 9.0)
     assert one.measured(4.0).compute_s == 0.0
+
+
+# A worker's samples of its node: bytes and readers are of one moment, and the age says of which.
+
+
+class Hands:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_reader_that_began_near_the_end_of_a_sample_is_not_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_io, "total_bytes_per_s", lambda sample, source: 7e6)
+    readers, clock = ReaderCount(), Hands()
+    io = NodeIo(readers, (), "link", clock)
+    assert io.latest() is None
+    readers.begin(ReadPhase(clock.now_s))
+    for quarter in range(4):
+        clock.now_s += 0.25
+        if quarter == 3:
+            readers.begin(ReadPhase(clock.now_s))
+        io.look()
+    clock.now_s += 0.2
+    sample = io.latest()
+    assert sample is not None
+    # Of 100.5 s: the second reader began at 101.0 s, and is counted by its figures until the next sample.
+    assert (sample.bytes_per_s, sample.readers, round(sample.age_s, 6)) == (7e6, 1, 0.7)
+    for _ in range(4):
+        clock.now_s += 0.25
+        io.look()
+    again = io.latest()
+    assert again is not None
+    assert again.readers == 2

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.waiting import until
 from tests.integration.torque.backfill.test_reserve import ours
-from tests.integration.torque.daemon.conftest import Daemon, spy, starts, until
+from tests.integration.torque.daemon.conftest import Daemon, spy, starts
 from torque_sched.daemon.journal_form import read_journal
 from torque_sched.emulation import EmulatedTorque
 from torque_sched.errors import StartupError

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from click.testing import CliRunner
 
-from tests.integration.torque.daemon.conftest import Daemon, starts, until
+from tests.fixtures.waiting import until
+from tests.integration.torque.daemon.conftest import Daemon, starts
 from torque_sched.adapters.cycle_lock import CycleLock
 from torque_sched.cli import main
 from torque_sched.core.model import NodeName

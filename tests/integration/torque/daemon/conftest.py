@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.fixtures.waiting import until
 from tests.unit.torque.ports import held_port
 from torque_sched.emulation import EmulatedTorque
 
@@ -83,15 +83,6 @@ def free_port() -> int:
     return held_port(_HELD_PORTS)
 
 
-def until(condition: Callable[[], object], what: str = "it", seconds: float = 120.0) -> Any:
-    """Wait for something that other processes do, on a machine that may be busy."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.02)
-    return value
-
-
 class Daemon:
     """``torque-sched serve`` as a process."""
 
@@ -128,13 +119,13 @@ class Daemon:
     def kill(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(60)
+        self.process.wait(300)
         self.process = None
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        code = self.process.wait(60)
+        code = self.process.wait(300)
         self.process = None
         return code
 

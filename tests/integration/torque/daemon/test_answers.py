@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.command_server import run_command
+from tests.fixtures.waiting import until
 from torque_sched.emulation import EmulatedTorque
 
-from .conftest import NODES, Daemon, free_port, spy, until
+from .conftest import NODES, Daemon, free_port, spy
 from .test_unprivileged import USER, Stranger, pytestmark
 
 __all__ = ["pytestmark"]

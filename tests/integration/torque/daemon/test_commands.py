@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.command_server import run_command
+from tests.fixtures.waiting import until
 from torque_sched.emulation import EmulatedTorque
 
-from .conftest import NODES, Daemon, free_port, spy, starts, until
+from .conftest import NODES, Daemon, free_port, spy, starts
 
 
 def ours(torque: EmulatedTorque, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 
 from tests.examples import ALL
+from tests.fixtures.waiting import until
 from torque_sched.daemon.journal_form import read_journal
 from torque_sched.emulation import EmulatedTorque, Fault
 
-from .conftest import Daemon, spy, starts, until
+from .conftest import Daemon, spy, starts
 
 KILLS = 8 if ALL else 4
 

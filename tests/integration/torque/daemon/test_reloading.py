@@ -9,9 +9,10 @@ from collections.abc import Callable
 import yaml
 
 from tests.fixtures.command_server import run_command
+from tests.fixtures.waiting import until
 from torque_sched.emulation import EmulatedTorque, Fault
 
-from .conftest import Daemon, until
+from .conftest import Daemon
 
 Serve = Callable[..., Daemon]
 

@@ -13,11 +13,12 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.fixtures.waiting import until
 from torque_sched.daemon.journal_form import read_journal
 from torque_sched.emulation import EmulatedTorque, Fault
 from torque_sched.policies.decide import decide
 
-from .conftest import Daemon, free_port, spy, starts, until
+from .conftest import Daemon, free_port, spy, starts
 
 Serve = Callable[..., Daemon]
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from tests.fixtures.waiting import until
 from torque_sched.cli import main
 from torque_sched.emulation import EmulatedTorque
 
-from .conftest import Daemon, free_port, spy, starts, until
+from .conftest import Daemon, free_port, spy, starts
 
 ALL = (
     "qsub", "qrun", "qstat", "pbsnodes", "qalter", "qhold", "qrls", "qsig", "qdel", "qrerun", "qselect",

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from .conftest import free_port, starts, until
+from tests.fixtures.waiting import until
+
+from .conftest import free_port, starts
 from .stranger import NEEDS, USER, Stranger, stranger_beside
 
 pytestmark = NEEDS
@@ -58,7 +60,7 @@ def test_an_operator_without_root_schedules(stranger: Stranger, port: int) -> No
         until(lambda: torque.jobs()[job].get("comment", "").startswith("Job started on"), "the comment")
         assert starts(torque) == {job: 1}
         daemon.terminate()
-        assert daemon.wait(60) == 1
+        assert daemon.wait(300) == 1
         assert "die;caught signal 15\n" in stranger.log()
         assert "Traceback" not in stranger.log() + (stranger.place / "err").read_text("utf-8")
     finally:

@@ -45,7 +45,7 @@ def torque(tmp_path: Path) -> Iterator[EmulatedTorque]:
 
 @pytest.fixture
 def connection(torque: EmulatedTorque) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", torque.port), timeout=60) as made:
+    with socket.create_connection(("127.0.0.1", torque.port), timeout=300) as made:
         yield made
 
 
@@ -140,7 +140,7 @@ def test_a_process_started_as_another_user_comes_in_as_him(torque: EmulatedTorqu
         "from pathlib import Path\n"
         "from tests.integration.torque.emulation.test_batch_protocol import *\n"
         "torque = EmulatedTorque(Path(sys.argv[2]))\n"
-        "with socket.create_connection(('127.0.0.1', torque.port), timeout=60) as connection:\n"
+        "with socket.create_connection(('127.0.0.1', torque.port), timeout=300) as connection:\n"
         "    assert tell(torque, line_for(torque, connection)) == b'0|0||'\n"
         "    shown = ask(connection, Status(RequestType.STATUS_JOB, ME))\n"
         "sys.stdout.write(' '.join(each.name for each in shown.objects))\n"
@@ -163,7 +163,7 @@ def test_the_port_outlives_a_kill(torque: EmulatedTorque, connection: socket.soc
         socket.create_connection(("127.0.0.1", port))
     torque.start()
     assert torque.port == port
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as again:
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as again:
         assert ask(again, Status(RequestType.STATUS_JOB, ME)).code == 15021
         assert tell(torque, line_for(torque, again)) == b"0|0||"
         assert ask(again, Status(RequestType.STATUS_JOB, ME)).code == 0

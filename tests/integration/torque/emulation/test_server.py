@@ -11,7 +11,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
@@ -21,6 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.examples import ALL
+from tests.fixtures.waiting import until
 from torque_sched.cli import main
 from torque_sched.emulation import EmulatedTorque, Fault
 from torque_sched.errors import ConfigError, StartupError
@@ -39,14 +40,6 @@ def torque(tmp_path: Path) -> Iterator[EmulatedTorque]:
 def submitted_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Output that is not told a place goes to where qsub was called."""
     monkeypatch.chdir(tmp_path)
-
-
-def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
-    """Wait for something that another process does."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.02)
 
 
 def test_one_job_from_qsub_to_accounting(torque: EmulatedTorque) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.fixtures.torque_site import Binaries, TorqueSite, eventually, torque_up
+from tests.fixtures.torque_site import Binaries, TorqueSite, torque_up
+from tests.fixtures.waiting import until
 from tests.unit.torque.emulation.transcript import State
 
 _QUIET = 2
@@ -159,7 +160,7 @@ def real_cluster(torque: Binaries) -> Iterator[TorqueCluster]:
         cluster = TorqueCluster(site)
         cluster.prepare()
         try:
-            eventually("the server answers", lambda: site.run("qstat", "-B").returncode == 0)
+            until(lambda: site.run("qstat", "-B").returncode == 0, "the server answers")
             yield cluster
         finally:
             cluster.close()

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.fixtures.torque_site import Daemon, TorqueSite, eventually
+from tests.fixtures.torque_site import Daemon, TorqueSite
+from tests.fixtures.waiting import until
 
 from .conftest import Head, in_force
 
@@ -28,7 +29,7 @@ def ends(site: TorqueSite) -> None:
     """SIGTERM to whatever scheduler has the lock, as an init script does it."""
     pid = lock_pid(site)
     site.must("sh", "-c", f"kill -TERM {pid}")
-    eventually("the scheduler ends", lambda: site.run("sh", "-c", f"kill -0 {pid}").returncode != 0)
+    until(lambda: site.run("sh", "-c", f"kill -0 {pid}").returncode != 0, "the scheduler ends")
 
 
 @pytest.fixture
@@ -60,12 +61,12 @@ def test_as_an_operator_without_root(site: TorqueSite, head: Head, serve: Serve)
     try:
         job = site.submit("-l", "nodes=1:ppn=2")
         daemon = serve(user=OPERATOR)
-        eventually("it says what it lacks", lambda: "other users' jobs are hidden" in daemon.log())
+        until(lambda: "other users' jobs are hidden" in daemon.log(), "it says what it lacks")
         done = head.ours("doctor", user=OPERATOR)
         assert (done.returncode, f"operators += {OPERATOR}@head" in done.stdout) == (1, True), done.stdout
         site.qmgr(f"set server operators += {OPERATOR}@head")
-        eventually("the start", lambda: site.state(job) == "R")
-        eventually("the comment", lambda: site.job(job).get("comment", "").startswith("Job started on"))
+        until(lambda: site.state(job) == "R", "the start")
+        until(lambda: site.job(job).get("comment", "").startswith("Job started on"), "the comment")
         assert f"ok      rights: {OPERATOR} is a manager or operator" in head.says("doctor", user=OPERATOR)
         assert daemon.end() == 1
     finally:
@@ -78,14 +79,14 @@ def test_shadow_beside_the_real_pbs_sched(c_scheduler: TorqueSite, head: Head, s
     site = c_scheduler
     site.must("pbs_sched", "-d", str(site.torque.home))
     try:
-        eventually("pbs_sched has its lock", lambda: lock_pid(site))
+        until(lambda: lock_pid(site), "pbs_sched has its lock")
         shadow = serve("--shadow", shadow_timer_s=1)
         ids = [site.submit("-l", "nodes=1") for _ in range(4)]
-        eventually("pbs_sched starts them", lambda: all(site.state(each) == "R" for each in ids))
+        until(lambda: all(site.state(each) == "R" for each in ids), "pbs_sched starts them")
         if site.torque.version.startswith("6."):
             procs = site.submit("-q", "bare", "-l", "procs=3")
-            eventually("pbs_sched cannot", lambda: "PBS Error" in site.job(procs).get("comment", ""))
-            eventually("the shadow would", lambda: f"would start {procs}" in shadow.log())
+            until(lambda: "PBS Error" in site.job(procs).get("comment", ""), "pbs_sched cannot")
+            until(lambda: f"would start {procs}" in shadow.log(), "the shadow would")
             assert site.starts()[procs] == 0
         report = json.loads((shadow.own / "report.json").read_text())
         assert report["n_cycles"] >= 1
@@ -117,7 +118,7 @@ def test_swapping_and_going_back(c_scheduler: TorqueSite, head: Head) -> None:
     site.must(*site.python[:-1], str(original), "-d", home)
     try:
         job = site.submit("-l", "procs=2")
-        eventually("ours starts what pbs_sched cannot", lambda: site.state(job) == "R")
+        until(lambda: site.state(job) == "R", "ours starts what pbs_sched cannot")
         assert lock_pid(site)
     finally:
         ends(site)
@@ -127,7 +128,7 @@ def test_swapping_and_going_back(c_scheduler: TorqueSite, head: Head) -> None:
     site.must(str(original), "-d", home)
     try:
         job = site.submit("-l", "nodes=1")
-        eventually("pbs_sched starts jobs again", lambda: site.state(job) == "R")
+        until(lambda: site.state(job) == "R", "pbs_sched starts jobs again")
     finally:
         ends(site)
 
@@ -138,7 +139,7 @@ def test_jobs_one_after_the_other(site: TorqueSite, serve: Serve) -> None:
     waits = []
     for _ in range(10):
         job, began_s = site.submit(script="sleep 0.1"), time.monotonic()
-        eventually("it starts", lambda job=job: site.state(job) != "Q", 20)  # type: ignore[misc]
+        until(lambda job=job: site.state(job) != "Q", "it starts", 20)  # type: ignore[misc]
         waits.append(time.monotonic() - began_s)
     print(f"qsub to start: {sorted(waits)[len(waits) // 2]:.2f} s, at most {max(waits):.2f} s")
-    eventually("all ended", lambda: {job["job_state"] for job in site.jobs().values()} == {"C"})
+    until(lambda: {job["job_state"] for job in site.jobs().values()} == {"C"}, "all ended")

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.fixtures.torque_site import Daemon, TorqueSite, eventually
+from tests.fixtures.torque_site import Daemon, TorqueSite
+from tests.fixtures.waiting import until
 
 from .conftest import in_force
 
@@ -15,11 +16,11 @@ Serve = Callable[..., Daemon]
 
 
 def runs(site: TorqueSite, *jobs: str) -> None:
-    eventually("they run", lambda: all(site.state(job) == "R" for job in jobs), 30)
+    until(lambda: all(site.state(job) == "R" for job in jobs), "they run", 30)
 
 
 def waits(site: TorqueSite, job: str, words: str) -> None:
-    eventually(f"{words!r}", lambda: words in site.job(job).get("comment", ""), 30)
+    until(lambda: words in site.job(job).get("comment", ""), f"{words!r}", 30)
     assert site.state(job) == "Q"
 
 
@@ -66,7 +67,7 @@ def test_a_request(
     runs(site, job)
     assert n_slots(site, job) == slots
     assert nodes is None or hosts(site, job) == nodes
-    eventually("its comment", lambda: site.job(job).get("comment", "").startswith("Job started on "))
+    until(lambda: site.job(job).get("comment", "").startswith("Job started on "), "its comment")
 
 
 def test_tasks_of_the_new_syntax(site: TorqueSite, serve: Serve) -> None:
@@ -119,7 +120,7 @@ def test_array_with_a_slot_limit(site: TorqueSite, serve: Serve) -> None:
         most = max(most, sum(state in "RE" for state in states))
         return all(state == "C" for state in states)
 
-    eventually("all members ended", all_ended, 60)
+    until(all_ended, "all members ended", 60)
     assert most == 2
     assert {site.starts()[each] for each in members} == {1}
 
@@ -142,7 +143,7 @@ def test_a_job_held_later_is_told_so(site: TorqueSite, serve: Serve) -> None:
     job = site.submit("-l", "nodes=1:ppn=8")
     waits(site, job, "Not enough of the right type of nodes are available")
     site.must("qhold", job)
-    eventually("it is told", lambda: "Job is held (user)" in site.job(job).get("comment", ""), 30)
+    until(lambda: "Job is held (user)" in site.job(job).get("comment", ""), "it is told", 30)
     site.must("qrls", job)
     waits(site, job, "Not enough of the right type of nodes are available")
 
@@ -154,7 +155,7 @@ def test_a_job_that_is_to_run_again_holds_nothing(site: TorqueSite, serve: Serve
     runs(site, first)
     site.must("qhold", first)
     site.must("qrerun", first)
-    eventually("it is held", lambda: site.state(first) == "H")
+    until(lambda: site.state(first) == "H", "it is held")
     other = site.submit("-l", "nodes=1:gpus=2")
     runs(site, other)
 
@@ -168,9 +169,7 @@ def test_holds_dependencies_and_times(site: TorqueSite, serve: Serve) -> None:
     later = site.submit("-a", time.strftime("%Y%m%d%H%M.%S", time.localtime(at_s)), script="sleep 1")
     runs(site, first)
     assert [site.state(each) for each in (then, held, later)] == ["H", "H", "W"]
-    eventually(
-        "all but the held one ended", lambda: [site.state(each) for each in (then, later)] == ["C", "C"]
-    )
+    until(lambda: [site.state(each) for each in (then, later)] == ["C", "C"], "all but the held one ended")
     assert float(site.job(later)["start_time"]) >= int(at_s)
     assert site.state(held) == "H"
     site.must("qrls", held)
@@ -182,11 +181,11 @@ def test_slots_of_a_suspended_job_are_not_given_away(site: TorqueSite, serve: Se
     job = site.submit("-l", "nodes=node1:ppn=2")
     runs(site, job)
     site.must("qsig", "-s", "suspend", job)
-    eventually("it is suspended", lambda: site.state(job) == "S")
+    until(lambda: site.state(job) == "S", "it is suspended")
     other = site.submit("-l", "nodes=node1:ppn=2")
     waits(site, other, "Not enough of the right type of nodes are available")
     site.must("qsig", "-s", "resume", job)
-    eventually("it goes on", lambda: site.state(job) == "R")
+    until(lambda: site.state(job) == "R", "it goes on")
     assert site.state(other) == "Q"
 
 
@@ -241,7 +240,7 @@ def test_comments_settle(site: TorqueSite, serve: Serve) -> None:
             if jobs[each]["job_state"] == "Q"
         }
 
-    eventually("comments", lambda: all(comment for comment, _ in told().values()))
+    until(lambda: all(comment for comment, _ in told().values()), "comments")
     time.sleep(4)
     before = told()
     time.sleep(7)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.fixtures.torque_site import Daemon, TorqueSite, eventually
+from tests.fixtures.torque_site import Daemon, TorqueSite
+from tests.fixtures.waiting import until
 from torque_sched.daemon.journal_form import read_journal
 
 from .conftest import Head, in_force
@@ -28,7 +29,7 @@ def whole(site: TorqueSite) -> Iterator[TorqueSite]:
         states = ",".join(site.node_states().values())
         return "down" not in states and "offline" not in states
 
-    eventually("all nodes up", all_up)
+    until(all_up, "all nodes up")
 
 
 def everything_ended(site: TorqueSite, ids: list[str], within_s: float) -> None:
@@ -40,7 +41,7 @@ def everything_ended(site: TorqueSite, ids: list[str], within_s: float) -> None:
         states.update(job["job_state"] for name, job in site.jobs().items() if name in wanted)
         return states == {"C"}
 
-    eventually("all jobs ended", ended, within_s)
+    until(ended, "all jobs ended", within_s)
 
 
 def test_an_offline_node_and_back(whole: TorqueSite, serve: Serve) -> None:
@@ -48,10 +49,10 @@ def test_an_offline_node_and_back(whole: TorqueSite, serve: Serve) -> None:
     serve()
     site.must("pbsnodes", "-o", "-N", "disk", "node3")
     job = site.submit("-l", "nodes=1:ppn=8")
-    eventually("it is told", lambda: "offline" in site.job(job).get("comment", ""))
+    until(lambda: "offline" in site.job(job).get("comment", ""), "it is told")
     assert site.state(job) == "Q"
     site.must("pbsnodes", "-c", "node3")  # of this no event tells
-    eventually("it starts", lambda: site.state(job) == "R")
+    until(lambda: site.state(job) == "R", "it starts")
 
 
 def test_a_dead_mom(whole: TorqueSite, serve: Serve) -> None:
@@ -63,11 +64,11 @@ def test_a_dead_mom(whole: TorqueSite, serve: Serve) -> None:
     try:
         job = site.submit("-l", "nodes=1:big")
         other = site.submit("-l", "nodes=1")
-        eventually("another node is used", lambda: site.state(other) == "R")
-        eventually("it is told", lambda: "Not Running" in site.job(job).get("comment", ""), 90)
+        until(lambda: site.state(other) == "R", "another node is used")
+        until(lambda: "Not Running" in site.job(job).get("comment", ""), "it is told", 90)
     finally:
         site.start_mom("node3")
-    eventually("it runs", lambda: site.job(job).get("substate") == "42", 90)
+    until(lambda: site.job(job).get("substate") == "42", "it runs", 90)
     assert site.state(other) == "R"
 
 
@@ -78,14 +79,14 @@ def test_a_hanging_mom(whole: TorqueSite, serve: Serve) -> None:
     site.stop_mom("node3", signal.SIGSTOP)
     try:
         stuck = site.submit("-l", "nodes=1:big")
-        eventually("it was asked for", lambda: site.job(stuck).get("job_state") == "R")
+        until(lambda: site.job(stuck).get("job_state") == "R", "it was asked for")
         began_s = time.monotonic()
         other = site.submit("-l", "nodes=1:gpunode")
-        eventually("another one runs", lambda: site.job(other).get("substate") == "42", 30)
+        until(lambda: site.job(other).get("substate") == "42", "another one runs", 30)
         print(f"beside a hanging mom: {time.monotonic() - began_s:.1f} s")
     finally:
         site.stop_mom("node3", signal.SIGCONT)
-    eventually("the stuck one runs", lambda: site.job(stuck).get("substate") == "42", 90)
+    until(lambda: site.job(stuck).get("substate") == "42", "the stuck one runs", 90)
 
 
 @pytest.mark.parametrize("how", ["qterm", "kill"])
@@ -93,19 +94,19 @@ def test_a_server_restart(whole: TorqueSite, head: Head, serve: Serve, how: str)
     site = whole
     daemon = serve()
     running = site.submit("-l", "nodes=2:ppn=2")
-    eventually("its moms have it", lambda: site.job(running).get("substate") == "42")
+    until(lambda: site.job(running).get("substate") == "42", "its moms have it")
     if how == "qterm":
         site.stop_server()
     else:
         site.signal_server(signal.SIGKILL)
-    eventually("it is noticed", lambda: "no cycle: " in daemon.log())
+    until(lambda: "no cycle: " in daemon.log(), "it is noticed")
     done = head.ours("status")
     said = done.stdout + done.stderr
     assert (done.returncode, "it could not see the cluster" in said) == (1, True), said
     site.start_server()
-    eventually("the server is back", lambda: site.run("qstat").returncode == 0)
+    until(lambda: site.run("qstat").returncode == 0, "the server is back")
     job = site.submit("-l", "nodes=1")
-    eventually("jobs start again", lambda: site.state(job) == "R")
+    until(lambda: site.state(job) == "R", "jobs start again")
     assert site.state(running) == "R"
     assert "the server answers again" in daemon.log()
     assert site.starts()[running] == 1

@@ -17,7 +17,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.fixtures.torque_site import Daemon, TorqueSite, eventually
+from tests.fixtures.torque_site import Daemon, TorqueSite
+from tests.fixtures.waiting import until
 
 Serve = Callable[..., Daemon]
 SLOTS = {"node1": 2, "node2": 4, "node3": 8, "node4": 4}
@@ -420,7 +421,7 @@ def day(site: TorqueSite) -> Iterator[Day]:
     made.memory_gib = kib / 1024**2
     yield made
     heal(made)
-    eventually("all nodes up", lambda: not re.search("down|offline", ",".join(site.node_states().values())))
+    until(lambda: not re.search("down|offline", ",".join(site.node_states().values())), "all nodes up")
 
 
 def test_nothing_is_started_twice_nor_forgotten_nor_given_away_twice(day: Day, serve: Serve) -> None:
@@ -448,7 +449,7 @@ def test_nothing_is_started_twice_nor_forgotten_nor_given_away_twice(day: Day, s
         finish(day)
     finally:
         stop.set()
-        watcher.join(30)
+        watcher.join(300)
     print(f"{len(day.jobs)} submissions, {day.n_samples} looks, {time.monotonic() - began_s:.0f} s")
     assert not day.wrong, day.wrong[:5]
     check_starts(day)

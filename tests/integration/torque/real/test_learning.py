@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.fixtures.torque_site import ROOT, Daemon, TorqueSite, eventually
+from tests.fixtures.torque_site import ROOT, Daemon, TorqueSite
+from tests.fixtures.waiting import until
 
 from .conftest import Head
 
@@ -39,18 +40,18 @@ def test_each_ended_job_is_learned_once(site: TorqueSite, serve: Serve) -> None:
     ids = [site.submit(script="sleep 1") for _ in range(3)]
     array = site.submit("-t", "0-1", script="sleep 1")
     members = [array.replace("[]", f"[{number}]") for number in range(2)]
-    eventually("all are learned", lambda: set(names(site)) >= {*ids, *members})
+    until(lambda: set(names(site)) >= {*ids, *members}, "all are learned")
     assert sorted(each for each in names(site) if each in {*ids, *members}) == sorted([*ids, *members])
 
 
 def test_accounting_of_before_is_learned(site: TorqueSite, serve: Serve) -> None:
     job = site.submit(script="sleep 1")
     site.must("qrun", job)
-    eventually("it ended", lambda: site.state(job) == "C")
+    until(lambda: site.state(job) == "C", "it ended")
     site.must("qdel", "-p", job)
-    eventually("the server has forgotten it", lambda: site.state(job) == "-")
+    until(lambda: site.state(job) == "-", "the server has forgotten it")
     serve(timer_s=1)
-    eventually("it is learned from accounting", lambda: job in names(site))
+    until(lambda: job in names(site), "it is learned from accounting")
     row = next(row for row in remembered(site) if row["job"] == job)
     assert row["source"] == "accounting"
 
@@ -75,16 +76,16 @@ def sampled(site: TorqueSite) -> Iterator[TorqueSite]:
         site.restart_mom("node2")
         sampler.kill()
         sampler.wait()
-        eventually("node2 is up", lambda: site.node_states()["node2"] == "free")
+        until(lambda: site.node_states()["node2"] == "free", "node2 is up")
 
 
 def test_the_sampler_reaches_the_scheduler(sampled: TorqueSite, head: Head, serve: Serve) -> None:
     site = sampled
     serve(timer_s=1)
     job = site.submit("-l", "nodes=node2", script="timeout 25 sh -c 'while :; do :; done'")
-    eventually("it runs", lambda: site.state(job) == "R")
-    eventually("its node tells by the sampler", lambda: "by the sampler" in head.says("explain", "node2"))
-    eventually("it ended and is learned", lambda: job in names(site), 90)
+    until(lambda: site.state(job) == "R", "it runs")
+    until(lambda: "by the sampler" in head.says("explain", "node2"), "its node tells by the sampler")
+    until(lambda: job in names(site), "it ended and is learned", 90)
     row = next(row for row in remembered(site) if row["job"] == job)
     # A loop for most of its time; accounting alone would give cput over walltime.
     print(f"{row['cpu_cores']:.2f} cores, {row['mem_bytes']:.0f} bytes, by {row['source']}")

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.fixtures.torque_site import Daemon, TorqueSite, eventually
+from tests.fixtures.torque_site import Daemon, TorqueSite
+from tests.fixtures.waiting import until
 
 from .conftest import Head, in_force
 
@@ -18,9 +19,9 @@ def busy(site: TorqueSite, serve: Serve) -> tuple[str, str]:
     """A job of ten minutes that holds node3, and one that waits for it."""
     serve(backfill="conservative")
     first = site.submit("-l", "nodes=node3:ppn=8,walltime=00:10:00")
-    eventually("it runs", lambda: site.state(first) == "R")
+    until(lambda: site.state(first) == "R", "it runs")
     second = site.submit("-l", "nodes=1:ppn=6,walltime=00:30:00")
-    eventually("it is told", lambda: "it starts not later than" in site.job(second).get("comment", ""))
+    until(lambda: "it starts not later than" in site.job(second).get("comment", ""), "it is told")
     return first, second
 
 
@@ -45,10 +46,10 @@ def test_a_promise_is_shown_and_kept(site: TorqueSite, head: Head, busy: tuple[s
     shown = head.document("showstart", second)
     assert abs(shown["start_s"] - ends_s) <= 120  # with what ending and starting take
     small = site.submit("-l", "nodes=1,walltime=00:05:00")
-    eventually("a small job goes before", lambda: site.state(small) == "R")
+    until(lambda: site.state(small) == "R", "a small job goes before")
     assert site.state(second) == "Q"
     site.must("qdel", first)
-    eventually("sooner than promised", lambda: site.state(second) == "R")
+    until(lambda: site.state(second) == "R", "sooner than promised")
     assert "it started" in head.says("showstart", second)
 
 
@@ -63,13 +64,13 @@ def test_a_reservation_keeps_nodes(site: TorqueSite, head: Head, serve: Serve) -
     head.says("reserve", *words.split())
     assert "course" in head.says("reserve", "--list")
     stranger = site.submit("-l", "nodes=1:ppn=8")
-    eventually("it is told", lambda: "course" in site.job(stranger).get("comment", ""))
+    until(lambda: "course" in site.job(stranger).get("comment", ""), "it is told")
     guest = site.submit("-l", "nodes=1:ppn=6", user="bob")
-    eventually("bob's job runs", lambda: site.state(guest) == "R")
+    until(lambda: site.state(guest) == "R", "bob's job runs")
     assert site.job(guest)["exec_host"].startswith("node3/")
     head.says("reserve", "--delete", "course")
     site.must("qdel", guest)
-    eventually("the nodes are given back", lambda: site.state(stranger) == "R")
+    until(lambda: site.state(stranger) == "R", "the nodes are given back")
 
 
 def test_report_and_replay(site: TorqueSite, head: Head, busy: tuple[str, str]) -> None:

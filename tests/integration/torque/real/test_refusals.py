@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.fixtures.torque_site import TorqueSite, eventually
+from tests.fixtures.torque_site import TorqueSite
+from tests.fixtures.waiting import until
 from torque_sched.parse.qrun import RunKind, classify_qrun
 
 Prepare = Callable[[TorqueSite], tuple[str, ...]]
@@ -22,7 +23,7 @@ def kind_of(site: TorqueSite, *words: str, user: str = "root") -> RunKind:
 def running(site: TorqueSite, *words: str) -> str:
     job = site.submit(*words)
     site.must("qrun", job)
-    eventually("it runs", lambda: site.state(job) == "R")
+    until(lambda: site.state(job) == "R", "it runs")
     return job
 
 
@@ -57,7 +58,7 @@ def test_an_offline_node(site: TorqueSite) -> None:
         assert kind_of(site, "-H", "node2:ppn=1", site.submit()) is RunKind.NOT_NOW
     finally:
         site.must("pbsnodes", "-c", "node2")
-    eventually("it is free", lambda: site.node_states()["node2"] == "free")
+    until(lambda: site.node_states()["node2"] == "free", "it is free")
 
 
 def test_a_property_for_a_node(site: TorqueSite) -> None:
@@ -69,7 +70,7 @@ def test_a_property_for_a_node(site: TorqueSite) -> None:
 def test_an_array_at_its_limit(site: TorqueSite) -> None:
     array = site.submit("-t", "0-2%1").replace("[]", "[{}]")
     assert kind_of(site, "-H", "node2:ppn=1", array.format(0)) is RunKind.STARTED
-    eventually("the first runs", lambda: site.job(array.format(0)).get("substate") == "42")
+    until(lambda: site.job(array.format(0)).get("substate") == "42", "the first runs")
     done = site.run("qrun", "-H", "node2:ppn=1", array.format(1))
     assert classify_qrun(done.returncode, done.stderr).kind is RunKind.ARRAY_LIMIT, done.stderr
     # Asked not to wait, the server may say yes and leave it held: keeping the limit is up to the scheduler.
@@ -97,4 +98,4 @@ def test_a_dead_server(site: TorqueSite) -> None:
         assert kind_of(site, "-H", "node2", job) is RunKind.SERVER_GONE
     finally:
         site.start_server()
-        eventually("nodes are back", lambda: set(site.node_states().values()) == {"free"})
+        until(lambda: set(site.node_states().values()) == {"free"}, "nodes are back")

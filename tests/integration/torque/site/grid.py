@@ -13,14 +13,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
+from tests.fixtures.waiting import DEADLINE_S, until
 from tests.unit.torque.site.linked import make_certificate, make_key
 from torque_sched.emulation import EmulatedTorque
 
@@ -31,7 +31,6 @@ WITH_GPUS = frozenset({"alpha", "delta"})
 USER = "nobody"
 MAPPED = "daemon"
 METRICS_PORT = 9100
-_WAIT_S = 120.0
 FIGURES = """
 import sys, urllib.request
 print(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/metrics", timeout=20).read().decode())
@@ -45,21 +44,6 @@ if [ -e "no-space-at-$2" ]; then echo "no space at $2" >&2; exit 5; fi
 file="file.$3.$4.$5"
 if [ "$1" = in ]; then echo "of home" > "$file"; chmod 666 "$file"; else mv "$file" "$file.back"; fi
 """
-
-
-def eventually(what: str, probe: Callable[[], T], within_s: float = _WAIT_S, logs: Iterable[Path] = ()) -> T:
-    """Wait until the probe is true, and give its value; shows the logs when it never is."""
-    end_s = time.monotonic() + within_s
-    while True:
-        found = probe()
-        if found:
-            return found
-        if time.monotonic() > end_s:
-            tails = "\n".join(
-                f"== {path}\n{path.read_text(errors='replace')[-3000:]}" for path in logs if path.exists()
-            )
-            raise AssertionError(f"not within {within_s:g} s: {what}; last: {found!r}\n{tails}")
-        time.sleep(0.1)
 
 
 def _ip(*words: str) -> None:
@@ -236,7 +220,7 @@ class GridSite:
             child.wait(timeout=20)
         except subprocess.TimeoutExpired:
             child.kill()
-            child.wait(timeout=60)
+            child.wait(timeout=300)
 
     def ask_to_end(self) -> None:
         """So that all processes of all sites end at the same time."""
@@ -440,9 +424,9 @@ class Grid:
     def wait_for_peers(self) -> None:
         """Until all see all."""
         names = set(self.sites)
-        eventually(
-            "all sites see each other",
+        until(
             lambda: all(site.sees(*(names - {site.name})) for site in self.sites.values()),
+            "all sites see each other",
             logs=self.logs,
         )
 
@@ -513,6 +497,6 @@ class Grid:
         path = self.results / name
         return [line.split("|") for line in path.read_text().splitlines()] if path.exists() else []
 
-    def eventually(self, what: str, probe: Callable[[], T], within_s: float = _WAIT_S) -> T:
-        """As the function, with all logs."""
-        return eventually(what, probe, within_s, self.logs)
+    def eventually(self, what: str, probe: Callable[[], T], within_s: float = DEADLINE_S) -> T:
+        """As `until`, with all logs."""
+        return until(probe, what, within_s, logs=self.logs)

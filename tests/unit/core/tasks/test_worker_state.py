@@ -1,8 +1,13 @@
+"""One worker: which attempts it starts, stops and reports, on which nodes, and how its use is measured."""
+
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from yarn_accel.core.tasks.attempt_orders import AttemptId, AttemptOrder, attempt_id
+from yarn_accel.core.tasks.outcome import NodeUse
+from yarn_accel.core.tasks.use_over_time import use_over_time
 from yarn_accel.core.tasks.values import AppId, Form, FormDemand, ResourceId, TaskId
 from yarn_accel.core.tasks.worker_messages import (
     AttemptEnd,
@@ -11,6 +16,7 @@ from yarn_accel.core.tasks.worker_messages import (
     OrderNumber,
     WorkerOrder,
 )
+from yarn_accel.core.tasks.worker_nodes import WorkerNodes
 from yarn_accel.core.tasks.worker_state import (
     AttemptProgress,
     ClockTicked,
@@ -237,3 +243,91 @@ def test_a_report_has_everything_with_its_age() -> None:
     ]
     assert worker.state.report(3.0).sequence == report.sequence + 1
     assert report.order == OrderNumber(1, 1)
+
+
+# Nodes for workers: as many as wanted, kept, released, and others where no worker starts.
+
+
+NODES = ("n1", "n2", "n3")
+
+
+def nodes():
+    return WorkerNodes(patience_s=10.0)
+
+
+def test_the_best_nodes_are_chosen_and_kept():
+    chosen = nodes()
+    assert chosen.choose(2, NODES, (), 0.0) == {"n1", "n2"}
+    assert chosen.choose(2, ("n3", "n2", "n1"), ("n1",), 1.0) == {"n1", "n2"}
+    assert chosen.choose(5, NODES, ("n1",), 2.0) == {"n1", "n2", "n3"}
+
+
+def test_fewer_are_wanted_who_reports_stays_until_it_is_released():
+    chosen = nodes()
+    chosen.choose(3, NODES, (), 0.0)
+    assert chosen.choose(1, NODES, ("n2", "n3"), 1.0) == {"n2", "n3"}
+    chosen.release("n3")
+    assert chosen.choose(1, NODES, ("n2",), 2.0) == {"n2"}
+    assert chosen.choose(0, NODES, (), 3.0) == set()
+
+
+def test_a_node_on_which_no_worker_starts_gives_way_to_another_one():
+    chosen = nodes()
+    assert chosen.choose(1, NODES, (), 0.0) == {"n1"}
+    assert chosen.choose(1, NODES, (), 9.9) == {"n1"}
+    assert chosen.choose(1, NODES, (), 10.0) == {"n2"}
+    assert chosen.choose(1, NODES, (), 20.0) == {"n3"}
+    assert chosen.choose(1, NODES, (), 30.0) == {"n1"}
+    assert chosen.choose(1, NODES, ("n1",), 99.0) == {"n1"}
+
+
+def test_a_worker_that_dies_late_is_awaited_on_its_node_again():
+    chosen = nodes()
+    chosen.choose(1, NODES, (), 0.0)
+    assert chosen.choose(1, NODES, ("n1",), 99.0) == {"n1"}
+    assert chosen.choose(1, NODES, (), 100.0) == {"n1"}
+    assert chosen.choose(1, NODES, (), 109.0) == {"n2"}
+
+
+def test_the_only_node_is_kept_however_long_it_takes():
+    chosen = nodes()
+    assert chosen.choose(1, ("n1",), (), 0.0) == {"n1"}
+    assert chosen.choose(1, ("n1",), (), 99.0) == {"n1"}
+
+
+def test_a_node_that_is_gone_is_chosen_no_more():
+    chosen = nodes()
+    chosen.choose(2, NODES, (), 0.0)
+    assert chosen.choose(2, ("n2", "n3"), (), 1.0) == {"n2", "n3"}
+
+
+def test_a_worker_of_an_earlier_master_is_taken_over():
+    assert nodes().choose(1, NODES, ("n3",), 0.0) == {"n3"}
+
+
+# Means of what a node did, in equal steps.
+
+
+def test_a_step_is_a_mean_of_what_happened_in_it():
+    use = [NodeUse(0.0, 100e6, 1, 1, 0), NodeUse(1.5, 0.0, 2, 1, 1), NodeUse(3.0, 0.0, 0, 0, 0)]
+    steps = use_over_time(use, 4.0, 4)
+    assert steps.step_s == 1.0
+    assert steps.io_bytes_per_s == (100e6, 50e6, 0.0, 0.0)
+    assert steps.gpus_computing == (0.0, 0.5, 1.0, 0.0)
+    assert steps.gpus == (1.0, 1.0, 1.0, 0.0)
+    assert steps.cores == (1.0, 1.5, 2.0, 0.0)
+
+
+def test_io_that_is_not_known_is_no_part_of_a_mean():
+    use = [NodeUse(0.0, math.nan, 1, 0, 0), NodeUse(1.5, 8.0, 1, 0, 0)]
+    assert use_over_time(use, 3.0, 3).io_bytes_per_s == (None, 8.0, 8.0)
+
+
+def test_what_was_after_the_end_is_left_out():
+    use = [
+        NodeUse(0.0, 1.0, 1, 0, 0),
+        NodeUse(1.5, 3.0, 1, 0, 0),
+        NodeUse(2.5, 9.0, 9, 9, 9),
+        NodeUse(7.0, 9.0, 9, 9, 9),
+    ]
+    assert use_over_time(use, 2.0, 2).io_bytes_per_s == (1.0, 2.0)

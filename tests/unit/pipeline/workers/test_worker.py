@@ -57,7 +57,7 @@ class Executor:
 
     def run(self, tasks):
         self.begun.release()
-        assert self.may_end.acquire(timeout=60)
+        assert self.may_end.acquire(timeout=300)
         return [Answer(task.id, compute_s=1.0, kernel_s=1.0) for task in tasks]
 
 
@@ -79,12 +79,12 @@ def test_nothing_is_computed_beside_one_that_is_to_be_alone(clock, n_lanes):
         several.put([task(number, number == 1)])
     for number in range(2 + n_lanes):
         executor = executors[number % n_lanes]
-        assert executor.begun.acquire(timeout=60)
+        assert executor.begun.acquire(timeout=300)
         for other in executors:
             if number < 2 and other is not executor:
                 assert not other.begun.acquire(timeout=0.05), "the one before is not answered"
         executor.may_end.release()
-        assert news.acquire(timeout=60)
+        assert news.acquire(timeout=300)
     assert answered == list(range(2 + n_lanes))
 
 
@@ -99,13 +99,13 @@ def test_answers_keep_their_order_and_no_second_is_charged_twice(clock):
     both = lanes.Lanes(executors, answer)
     for number, executor in enumerate(executors):
         both.put([task(number), task(number + 10)])
-        assert executor.begun.acquire(timeout=60)
+        assert executor.begun.acquire(timeout=300)
     clock.now_s += 2.0
     executors[1].may_end.release()
     assert not news.acquire(timeout=0.05), "the second waits for the first"
     executors[0].may_end.release()
     for _ in executors:
-        assert news.acquire(timeout=60)
+        assert news.acquire(timeout=300)
     assert [[one.task for one in answers] for answers in answered] == [[0, 10], [1, 11]]
     assert [one.compute_s for answers in answered for one in answers] == [0.5] * 4
     assert [one.kernel_s for answers in answered for one in answers] == [1.0] * 4
@@ -116,10 +116,10 @@ def test_who_was_alone_is_charged_what_it_says(clock):
     executor = Executor()
     alone = lanes.Lanes([executor], lambda answers: (answered.append(answers), news.release()))
     alone.put([task(1)])
-    assert executor.begun.acquire(timeout=60)
+    assert executor.begun.acquire(timeout=300)
     clock.now_s += 5.0
     executor.may_end.release()
-    assert news.acquire(timeout=60)
+    assert news.acquire(timeout=300)
     assert answered[0][0].compute_s == 1.0
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,11 +18,16 @@ from pathlib import Path
 import pytest
 
 from tests.unit.torque.ports import held_port
-from torque_sched.adapters.home import LockFile, check_folder, holder_of, pid_in
+from torque_sched.adapters.cycle_lock import CycleLock
+from torque_sched.adapters.home import LockFile, check_folder, holder_of, path_elements, pid_in
 from torque_sched.adapters.journal import Journal, read_journal
 from torque_sched.adapters.log_file import Event, LogFile, dialect_of
 from torque_sched.adapters.metrics import Figures, serve_figures
-from torque_sched.errors import RecordError, StartupError
+from torque_sched.adapters.settings_file import read_settings
+from torque_sched.adapters.state_file import read_plain, read_trusted, write_atomic
+from torque_sched.errors import ConfigError, RecordError, SnapshotError, StartupError
+from torque_sched.learning.schema import open_file
+from torque_sched.learning.store import Store
 
 AT_S = 1795195600.25
 
@@ -208,7 +216,7 @@ def figures_text(figures: Figures) -> str:
         port = held_port(stack)
         stop = serve_figures(figures, "127.0.0.1", port)
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=300) as answer:
                 return str(answer.read().decode())
         finally:
             stop()
@@ -231,3 +239,257 @@ def test_figures_are_what_prometheus_reads() -> None:
     assert samples["torque_sched_starts_total", '{"answer": "not-now"}'] == 1
     assert samples["torque_sched_waiting_jobs", '{"reason": "no-free-slots"}'] == 5
     assert samples["torque_sched_cycle_seconds_bucket", '{"le": "0.5"}'] == 1
+
+
+# Root works in folders of other accounts: nothing that such an owner put there is followed or believed.
+
+
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as somebody else")
+
+
+def test_what_is_written_replaces_a_link_and_follows_none(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    for lure in ("symlink", "dangling", "hard link"):
+        target = tmp_path / lure
+        if lure == "hard link":
+            target.hardlink_to(victim)
+        else:
+            target.symlink_to(victim if lure == "symlink" else tmp_path / "nowhere")
+        write_atomic(target, "ours", 0o600)
+        assert (target.is_symlink(), target.read_text()) == (False, "ours")
+    assert victim.read_text() == "untouched"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["dangling", "hard link", "symlink", "victim"]
+
+
+def test_the_temporary_name_cannot_be_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where it is there all the same, it is not written through."""
+    victim = tmp_path / "victim"
+    monkeypatch.setattr("secrets.token_hex", lambda _n: "known")
+    (tmp_path / ".state.known.new").symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        write_atomic(tmp_path / "state", "ours")
+    assert not victim.exists()
+
+
+def test_a_file_of_ours_is_read_and_a_long_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("text")
+    assert read_trusted(path) == "text"
+    path.write_bytes(bytes((1 << 20) + 1))
+    with pytest.raises(OSError, match="longer than"):
+        read_trusted(path)
+
+
+@pytest.mark.parametrize("end", ["", "-journal", "-wal", "-shm"])
+def test_a_history_that_is_a_fifo_is_refused_at_once(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "history.sqlite"
+    if end:
+        open_file(path).close()
+    os.mkfifo(f"{path}{end}")
+    with pytest.raises(StartupError, match="is no file"):
+        open_file(path)
+    with pytest.raises(StartupError, match="is no file"):
+        Store.read_only(path)
+
+
+def test_a_history_is_not_made_where_a_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "history.sqlite").symlink_to(tmp_path / "new")
+    with pytest.raises(StartupError, match="is no file"):
+        open_file(tmp_path / "history.sqlite")
+    assert [each.name for each in tmp_path.iterdir()] == ["history.sqlite"]
+
+
+def test_no_fifo_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="is no plain file"):
+        read_plain(path)
+    with pytest.raises(ConfigError, match="is no plain file"):
+        read_settings(path, {})
+    with pytest.raises(OSError, match="is no plain file"):
+        list(read_journal(path))
+    assert (holder_of(path), pid_in(path)) == (None, 0)
+    for days in (0, 1):
+        os.mkfifo(tmp_path / time.strftime("%Y%m%d", time.localtime(time.time() + days * 86_400)))
+    with pytest.raises(StartupError, match="No such device"):
+        LogFile(tmp_path)
+
+
+def test_every_link_on_the_way_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "second").symlink_to("real")
+    (tmp_path / "first").symlink_to(tmp_path / "second")
+    seen = [path for path, _ in path_elements(tmp_path / "first" / ".." / "second")]
+    assert seen[0] == Path("/")
+    assert seen[-4:] == [tmp_path / "second", tmp_path / "real", tmp_path / "second", tmp_path / "real"]
+    check_folder(tmp_path / "first")
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(StartupError, match="Too many levels"):
+        check_folder(tmp_path / "circle")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
+def test_a_link_of_somebody_else_is_refused_wherever_it_leads(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    os.chown(tmp_path / "link", NOBODY, NOBODY, follow_symlinks=False)
+    with pytest.raises(StartupError, match=f"link belongs to uid {NOBODY}"):
+        check_folder(tmp_path / "link")
+
+
+def _as_root(code: str, folder: Path) -> str:
+    words = [sys.executable, "-c", f"import os, sys; from pathlib import Path\n{code}", str(folder)]
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=300).stdout.strip()
+
+
+ACT = "from torque_sched.adapters.account import act_as_owner; act_as_owner(Path(sys.argv[1]))"
+
+
+@needs_root
+def test_root_becomes_the_owner_of_an_ordinary_accounts_folder_for_good(tmp_path: Path) -> None:
+    code = f"{ACT}; print(os.getresuid(), os.getresgid(), 0 in os.getgroups())"
+    assert _as_root(code, tmp_path).startswith("(0, 0, 0) (0, 0, 0)")
+    assert _as_root(code, tmp_path / "missing").startswith("(0, 0, 0) (0, 0, 0)")
+    (tmp_path / "link").symlink_to("/etc")
+    os.chown(tmp_path / "link", NOBODY, NOBODY, follow_symlinks=False)
+    assert _as_root(code, tmp_path / "link").startswith(f"({NOBODY}, ")
+    os.chown(tmp_path, NOBODY, NOBODY)
+    assert _as_root(code, tmp_path) == f"{(NOBODY,) * 3} {(NOBODY,) * 3} False"
+
+
+# The cycle's lock: one at a time, however the other ends; waiting ends with an error and a cure.
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from torque_sched.adapters.cycle_lock import CycleLock
+with CycleLock(Path(sys.argv[1])).taken(5.0):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+ORDERING = """
+import asyncio, sys
+from pathlib import Path
+from torque_sched.adapters.commands import Commands
+from torque_sched.adapters.cycle_lock import CycleLock
+
+async def main() -> None:
+    async with CycleLock(Path(sys.argv[1])).taken_async(5.0) as held:
+        orders = Commands().run(("sh", "-c", f"read line < {sys.argv[2]}; exit 0"), 60.0, keeps=held)
+        order = asyncio.ensure_future(orders)
+        await asyncio.sleep(0)
+        print("held", flush=True)
+        if sys.argv[3] == "lets go":
+            await asyncio.sleep(0)
+        else:
+            await order
+    print("let go", flush=True)
+    await order
+
+asyncio.run(main())
+"""
+
+
+def ordering(path: Path, pipe: Path, does: str) -> subprocess.Popen[str]:
+    """Somebody who holds the lock and runs a command that ends when it can read a line from the pipe."""
+    os.mkfifo(pipe)
+    argv = [sys.executable, "-c", ORDERING, str(path), str(pipe), does]
+    made = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    assert made.stdout is not None
+    assert made.stdout.readline() == "held\n"
+    return made
+
+
+def test_an_order_that_outlives_its_daemon_keeps_the_lock(tmp_path: Path) -> None:
+    path, pipe = tmp_path / "cycle.lock", tmp_path / "pipe"
+    daemon = ordering(path, pipe, "waits")
+    try:
+        daemon.send_signal(signal.SIGKILL)
+        daemon.wait(300)
+        assert not asyncio.run(_is_free(path))
+    finally:
+        # It opens once the command reads from it.
+        pipe.write_text("go on\n")
+    assert asyncio.run(taken(path, 60.0)), "the order is over"
+    assert daemon.stdout is not None
+    daemon.stdout.close()
+
+
+def test_whoever_lives_lets_go_whatever_its_orders_do(tmp_path: Path) -> None:
+    path, pipe = tmp_path / "cycle.lock", tmp_path / "pipe"
+    daemon = ordering(path, pipe, "lets go")
+    assert daemon.stdout is not None
+    try:
+        assert daemon.stdout.readline() == "let go\n"
+        assert asyncio.run(_is_free(path)), "though the order has not ended"
+        assert daemon.poll() is None
+    finally:
+        pipe.write_text("go on\n")
+        daemon.communicate(timeout=300)
+
+
+def holder(path: Path) -> subprocess.Popen[str]:
+    made = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert made.stdout is not None
+    assert made.stdout.readline() == "held\n"
+    return made
+
+
+async def taken(path: Path, wait_s: float) -> bool:
+    async with CycleLock(path).taken_async(wait_s):
+        return True
+
+
+def test_only_one_has_it_and_death_gives_it_back(tmp_path: Path) -> None:
+    path = tmp_path / "cycle.lock"
+    other = holder(path)
+    try:
+        with pytest.raises(SnapshotError, match=r"another process has held .*cycle\.lock for 0 s") as caught:
+            asyncio.run(taken(path, 0.0))
+        assert "fuser" in caught.value.cure
+        with pytest.raises(SnapshotError, match="another process"), CycleLock(path).taken(0.0):
+            pass
+    finally:
+        other.send_signal(signal.SIGKILL)
+        other.communicate(timeout=300)
+    assert asyncio.run(taken(path, 60.0))
+    with CycleLock(path).taken(0.0):
+        assert not asyncio.run(_is_free(path)), "also within one process"
+    assert asyncio.run(_is_free(path))
+
+
+async def _is_free(path: Path) -> bool:
+    try:
+        return await taken(path, 0.0)
+    except SnapshotError:
+        return False
+
+
+def test_a_folder_that_is_not_ours_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError, match="No such file"), CycleLock(tmp_path / "no" / "lock").taken(0.0):
+        pass
+
+
+def test_a_disk_that_can_no_longer_be_written_keeps_nobody_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel mounts a bad disk again for reading only."""
+    path = tmp_path / "cycle.lock"
+    path.touch()
+    real = os.open
+
+    def read_only(name: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & (os.O_RDWR | os.O_WRONLY):
+            raise OSError(errno.EROFS, "Read-only file system")
+        return real(name, flags, mode)
+
+    monkeypatch.setattr(os, "open", read_only)
+    with CycleLock(path).taken(0.0), pytest.raises(SnapshotError), CycleLock(path).taken(0.0):
+        pass

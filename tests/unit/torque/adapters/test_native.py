@@ -16,6 +16,7 @@ from typing import TypeVar
 import pytest
 
 from tests.fixtures.batch_server import Fault, ScriptedServer, objects, refusal
+from tests.fixtures.torque_printing import format_qstat_text, format_xml
 from torque_sched.adapters import batch_client
 from torque_sched.adapters.batch_client import BatchClient, ServerPlace
 from torque_sched.adapters.commands import Commands, Completed
@@ -47,8 +48,8 @@ from torque_sched.errors import (
 )
 from torque_sched.parse.qrun import RunKind, classify_qrun
 from torque_sched.parse.records import Record
-from torque_sched.parse.text import format_qstat_text, read_text
-from torque_sched.parse.xml import format_xml, read_xml
+from torque_sched.parse.text import read_text
+from torque_sched.parse.xml import read_xml
 
 T = TypeVar("T")
 GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "torque"

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from tests.fixtures.waiting import until
+from tests.unit.torque.policies.builders import NOW_S, node
+from torque_sched.adapters.cluster_clock import ClusterClock
 from torque_sched.adapters.commands import Commands, Completed
 from torque_sched.adapters.pbs import Look, Pbs
-from torque_sched.core.model import JobId, NodeName
+from torque_sched.core.model import JobId, Node, NodeName
 from torque_sched.errors import CommandError, SnapshotError
 
 QUEUES = b"Queue: batch\n    queue_type = Execution\n    enabled = True\n    started = True\n\n"
@@ -97,3 +107,196 @@ def test_what_stays_is_believed_and_asked_once_more_only() -> None:
 def test_without_a_second_answer_there_is_no_snapshot(second: bytes | None) -> None:
     with pytest.raises(SnapshotError):
         look(Answers(jobs(j7="C"), nodes("7.head"), second))
+
+
+# Running commands: whole outputs or an error, limits in time and size, and nothing left behind.
+
+
+def run(*argv: str, timeout_s: float = 100.0, max_bytes: int = 1 << 20) -> Completed:
+    return asyncio.run(Commands(max_bytes=max_bytes).run(argv, timeout_s))
+
+
+def test_both_outputs_and_the_exit_code() -> None:
+    done = run("sh", "-c", "echo out; echo err >&2; exit 3")
+    assert (done.exit_code, done.stdout, done.stderr) == (3, b"out\n", b"err\n")
+    assert done.last_line() == "err"
+
+
+def test_arguments_are_no_shell_text() -> None:
+    assert run("printf", "%s", "$(id); `id` | 'x' \"y\"").stdout == b"$(id); `id` | 'x' \"y\""
+
+
+def test_arguments_are_utf_8_whatever_the_locale_is() -> None:
+    """Comments quote what the server printed, which has bytes of any language."""
+    script = (
+        "import asyncio\n"
+        "from torque_sched.adapters.commands import Commands\n"
+        "print(asyncio.run(Commands().run(('printf', '%s', 'gr\\xf6\\xdfe \\ufffd'), 10.0)).stdout)\n"
+    )
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    env["PYTHONPATH"] = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == repr("größe \ufffd".encode()), done.stderr
+
+
+def test_a_large_output_is_whole() -> None:
+    assert len(run("head", "-c", "3000000", "/dev/zero", max_bytes=1 << 22).stdout) == 3_000_000
+
+
+def test_a_signal_is_a_negative_code() -> None:
+    assert run("sh", "-c", "kill -9 $$").exit_code == -9
+
+
+def test_too_long_kills_the_whole_group(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with pytest.raises(CommandError, match="did not end within"):
+        run("sh", "-c", f"echo $$ >{pids}; sleep 1000 & echo $! >>{pids}; wait", timeout_s=3.0)
+    told = [int(pid) for pid in pids.read_text().split()]
+    assert len(told) == 2
+    until(lambda: not any(map(is_alive, told)))
+
+
+def children() -> set[int]:
+    """Our child processes, dead ones that nobody reaped included; other tests have some, too."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                found.add(int(path.parent.name))
+    return found
+
+
+def open_files() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_child_that_keeps_the_pipe_counts_as_too_long() -> None:
+    with pytest.raises(CommandError, match="did not end within"):
+        run("sh", "-c", "echo half; sleep 60 &", timeout_s=0.5)
+
+
+def test_too_much_output_is_no_output() -> None:
+    with pytest.raises(CommandError, match="more than 1000 bytes"):
+        run("head", "-c", "100000", "/dev/zero", max_bytes=1000)
+
+
+def test_an_absent_program_says_what_to_do() -> None:
+    with pytest.raises(CommandError, match="not on PATH") as caught:
+        run("no-such-program-anywhere")
+    assert caught.value.cure
+
+
+def test_many_at_once_leave_no_descriptor_and_no_zombie() -> None:
+    others = children()
+
+    async def many() -> None:
+        commands = Commands()
+        await commands.run(("true",), 100.0)
+        before = open_files()
+        await asyncio.gather(*(commands.run(("sh", "-c", f"echo {n}"), 100.0) for n in range(40)))
+        assert open_files() == before
+
+    asyncio.run(many())
+    assert children() <= others
+
+
+def test_a_cancelled_call_ends_its_command() -> None:
+    others = children()
+
+    async def cancelled() -> None:
+        commands = Commands()
+        task = asyncio.ensure_future(commands.run(("sleep", "1000"), 1000.0))
+        await asyncio.sleep(0.2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        deadline = time.monotonic() + 60
+        while not children() <= others:  # a killed process still has to get a processor to end on
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+            await commands.run(("true",), 100.0)  # reaps it
+
+    asyncio.run(cancelled())
+
+
+# The server's time counts where this host's clock is far from it, and silence is what does not advance.
+
+
+@dataclass
+class Host:
+    """A host whose clock of day can be set; the server's time is `true_s`."""
+
+    off_s: float = 0.0
+    true_s: float = NOW_S
+
+    def __post_init__(self) -> None:
+        self.clock = ClusterClock(lambda: self.true_s + self.off_s, lambda: self.true_s - 7.0)
+
+    def look(self, *reported_s: float, passes_s: float = 0.0) -> float:
+        self.true_s += passes_s
+        return self.clock.observe([_node(each) for each in reported_s], self.clock.moment())
+
+
+def _node(rectime_s: float, state: str = "") -> Node:
+    return node("n1", rectime_s=rectime_s, state=state)
+
+
+@pytest.mark.parametrize("off_s", [0.0, 250.0, -50.0])
+def test_a_clock_that_is_little_off_is_left_alone(off_s: float) -> None:
+    host = Host(off_s)
+    host.look(NOW_S - 10)
+    assert (host.clock(), host.clock.ahead_s) == (NOW_S + off_s, 0.0)
+
+
+@pytest.mark.parametrize("off_s", [600.0, -600.0, 86_400.0])
+def test_a_clock_that_is_far_off_does_not_count(off_s: float) -> None:
+    host = Host(off_s)
+    host.look(NOW_S - 10)
+    assert host.clock() == NOW_S - 10
+    assert host.clock.ahead_s == off_s + 10
+    # A fresher report says better what the time is; an older one of another node says nothing.
+    host.look(NOW_S + 28, NOW_S - 100, passes_s=30.0)
+    assert host.clock() == NOW_S + 28
+    host.look(NOW_S + 28, passes_s=45.0)
+    assert host.clock() == NOW_S + 73
+
+
+def test_a_step_of_either_clock_changes_nothing() -> None:
+    host = Host()
+    host.look(NOW_S - 10)
+    host.off_s = 3600.0
+    assert host.clock() == NOW_S - 10
+    host.off_s = 0.0
+    assert host.clock() == NOW_S
+    # The server's is set back by an hour: what its nodes report from then on counts.
+    host.look(NOW_S - 3600 + 40, passes_s=45.0)
+    assert host.clock() == NOW_S - 3560
+    host.look(NOW_S + 88, passes_s=45.0)
+    assert (host.clock(), host.clock.ahead_s) == (NOW_S + 90, 0.0)
+
+
+def test_silence_is_how_long_nothing_new_came() -> None:
+    host = Host(600.0)
+    assert host.look(NOW_S - 10) == 0.0
+    assert host.look(NOW_S - 10, passes_s=200.0) == 200.0
+    assert host.look(NOW_S - 10, passes_s=200.0) == 400.0
+    # Time goes on meanwhile: the server's is not taken to stand still with its nodes.
+    assert host.clock() == NOW_S + 390
+    assert host.look(NOW_S + 395, passes_s=1.0) == 0.0
+
+
+def test_nodes_that_are_down_say_nothing() -> None:
+    host = Host()
+    moment = host.clock.moment()
+    assert host.clock.observe([_node(NOW_S - 9000, "down")], moment) == 0.0
+    assert host.clock.observe([], moment) == 0.0
+    assert host.clock() == NOW_S

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import pkgutil
+import subprocess
+import sys
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.examples import examples
 from tests.unit.torque.policies.builders import NOW_S, job, node, running, snapshot
+from torque_sched import commands
+from torque_sched.cli import COMMANDS, main
 from torque_sched.core.decisions import NodeShare, Promise, Reserve, Start
 from torque_sched.core.model import Job, NodeName
 from torque_sched.core.snapshot import Snapshot
@@ -183,3 +190,49 @@ def test_an_outlook_in_words_and_as_json() -> None:
     assert "between 00:00:05 earlier and 00:01:30 later than expected, the middle one 00:00:12 later" in told
     assert sooner.document()["expected_start_s"] == NOW_S + 108.0
     assert sooner.document()["expected_error"]["n"] == 9
+
+
+# The list of commands: what it says, what it imports.
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_line_of_the_list_is_the_commands_own(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    assert command.name == name
+    assert command.get_short_help_str(300) == COMMANDS[name]
+
+
+def test_every_command_is_in_the_list() -> None:
+    modules = {
+        found.name.replace("_", "-")
+        for found in pkgutil.iter_modules(commands.__path__)
+        if found.name[0] != "_"
+    }
+    assert list(COMMANDS) == sorted(modules)
+
+
+def test_the_list_imports_no_command() -> None:
+    script = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from torque_sched.cli import main\n"
+        "result = CliRunner().invoke(main, [])\n"
+        "assert result.exit_code == 0 and 'showstart' in result.output, result.output\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('torque_sched.')))\n"
+        "print(*sorted({'pydantic', 'yaml', 'rich', 'numpy', 'asyncio'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "torque_sched.cli\n\n"
+
+
+def test_a_wrong_name_is_told_with_those_there_are() -> None:
+    result = CliRunner().invoke(main, ["stauts"])
+    assert result.exit_code == 2
+    assert "No such command 'stauts'" in result.output
+    assert "status, top" in result.output
+
+
+def test_the_shell_completes_names() -> None:
+    context = click.Context(main)
+    assert [item.value for item in main.shell_complete(context, "show")] == ["showbf", "showstart"]

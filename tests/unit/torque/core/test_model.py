@@ -8,6 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from torque_sched.cli import main
+from torque_sched.core import units
+from torque_sched.core.decisions import Hold, NodeShare, Reserve, Start
 from torque_sched.core.model import (
     GpuSlot,
     HostSlots,
@@ -22,10 +24,18 @@ from torque_sched.core.model import (
     Server,
     job_number,
 )
+from torque_sched.core.reasons import (
+    COMMENT_LIMIT,
+    Reason,
+    comment_for,
+    log_text_for,
+    run_failure_comment,
+    started_comment,
+)
 from torque_sched.core.request import AccessPolicy, Chunk, GenericResource, Request
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import JobState, NodeState
-from torque_sched.errors import ConfigError, ModelError, StartupError, TorqueSchedError
+from torque_sched.errors import ConfigError, ModelError, StartupError, TorqueSchedError, UnitError
 
 
 def job(number: str = "7.server", **changes: object) -> Job:
@@ -40,17 +50,8 @@ def job(number: str = "7.server", **changes: object) -> Job:
     return Job(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def test_only_completed_is_final_and_it_has_no_successor() -> None:
-    final = [state for state in JobState if state.is_final]
-    assert final == [JobState.COMPLETED]
-    assert all(bool(state.may_become) != state.is_final for state in JobState)
-
-
-def test_every_state_can_reach_the_end() -> None:
-    reaching = {JobState.COMPLETED}
-    for _ in JobState:
-        reaching |= {state for state in JobState if state.may_become & reaching}
-    assert reaching == set(JobState)
+def test_only_completed_is_final() -> None:
+    assert [state for state in JobState if state.is_final] == [JobState.COMPLETED]
 
 
 def test_letters_are_those_of_qstat() -> None:
@@ -188,3 +189,121 @@ def test_the_command_says_where_to_begin() -> None:
     result = CliRunner().invoke(main, [])
     assert result.exit_code == 0
     assert "Begin with `doctor`" in result.output
+
+
+# PBS text to numbers and back.
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"),
+    [
+        ("2gb", 2**31),
+        ("1kb", 1024),
+        ("512", 512),
+        ("7b", 7),
+        ("1KB", 1024),
+        ("3mw", 3 * 2**23),
+        ("1tb", 2**40),
+    ],
+)
+def test_sizes_count_in_powers_of_two(text: str, n_bytes: int) -> None:
+    assert units.size_bytes(text) == n_bytes
+
+
+@pytest.mark.parametrize("text", ["", "gb", "-1kb", "1.5gb", "2 gb", "2xb", "9" * 60, "١kb"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UnitError, match="no PBS size"):
+        units.size_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("01:00:00", 3600),
+        ("100:00:00", 360000),
+        ("90", 90),
+        ("02:30", 150),
+        ("2:00:00:00", 172800),
+        ("1.5", 1.5),
+    ],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert units.duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "1:", ":1", "1:2:3:4:5", "-1", "1h"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(UnitError, match="no PBS duration"):
+        units.duration_s(text)
+
+
+def test_booleans_and_counts() -> None:
+    assert [units.boolean(text) for text in ("True", "t", "Y", "1", "False", "n", "0")] == [True] * 4 + [
+        False
+    ] * 3
+    assert [units.count(text) for text in ("0", "-11", "+3", " 4 ")] == [0, -11, 3, 4]
+    for text in ("maybe", ""):
+        with pytest.raises(UnitError):
+            units.boolean(text)
+    for text in ("", "-", "1.0", "٣", "1_0", "9" * 50):
+        with pytest.raises(UnitError):
+            units.count(text)
+
+
+def test_amount_follows_the_resource() -> None:
+    assert units.amount("mem", "100") == 100
+    assert units.amount("walltime", "100") == 100.0
+    assert units.amount("scratch", "10gb") == 10 * 2**30
+    assert units.amount("lease", "01:00") == 60.0
+
+
+# Every reason has its words; decisions turn into comments and host lists.
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_has_words_for_owner_and_log(reason: Reason) -> None:
+    assert comment_for(reason).startswith("Not Running: ")
+    assert log_text_for(reason)
+    assert "{" not in comment_for(reason)
+
+
+@pytest.mark.parametrize(
+    ("reason", "comment"),
+    [
+        (Reason.QUEUE_NOT_STARTED, "Not Running: Queue not started."),
+        (Reason.SERVER_USER_LIMIT, "Not Running: User has reached server running job limit."),
+        (Reason.QUEUE_GROUP_LIMIT, "Not Running: Group has reached queue running limit."),
+        (Reason.NOT_ENOUGH_NODES, "Not Running: Not enough of the right type of nodes are available"),
+        (Reason.CROSSES_DEDICATED_TIME, "Not Running: Job would cross dedicated time boundry"),
+        (Reason.DRAINING, "Not Running: Draining system to allow starving job to run"),
+    ],
+)
+def test_comments_equal_those_of_the_c_daemon(reason: Reason, comment: str) -> None:
+    assert comment_for(reason) == comment
+
+
+def test_log_text_of_the_most_frequent_reason_equals_the_captured_one() -> None:
+    assert log_text_for(Reason.NOT_ENOUGH_NODES) == "Not enough of the right type of nodes available"
+
+
+def test_details_fill_the_sentence_and_cannot_break_it() -> None:
+    hold = Hold(JobId("1.h"), Reason.NEVER_FITS, {"why": "no node has 9 slots\nand {braces}"})
+    assert hold.comment == "Not Running: Job can never run here: no node has 9 slots and {braces}"
+    assert len(comment_for(Reason.NEVER_FITS, {"why": "x" * 9999})) == COMMENT_LIMIT
+
+
+def test_comments_around_a_start() -> None:
+    assert started_comment("Fri", "Nov", 20, 17, 38) == "Job started on Fri Nov 20 at 17:38"
+    assert run_failure_comment("Unknown node ") == "Not Running - PBS Error: Unknown node"
+
+
+def test_a_start_names_slots_and_gpus_of_every_node() -> None:
+    start = Start(JobId("1.h"), (NodeShare(NodeName("n4"), 2, 1), NodeShare(NodeName("n1"), 1)))
+    assert start.hosts == "n4:ppn=2:gpus=1+n1:ppn=1"
+    assert "estimated start" in Reserve(JobId("1.h"), 5.0, start.allocation).comment
+
+
+def test_a_share_of_nothing_is_refused() -> None:
+    for node, ppn, gpus in (("n", 0, 0), ("", 1, 0), ("n", 1, -1)):
+        with pytest.raises(ModelError):
+            NodeShare(NodeName(node), ppn, gpus)

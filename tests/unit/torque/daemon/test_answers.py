@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures.waiting import until
 from tests.unit.torque.policies.builders import job, node, running, snapshot
 from torque_sched.adapters import answer_socket
 from torque_sched.adapters.answer_socket import QUESTION_BYTES, SOCKET_FOLDER, ask, listen
@@ -26,7 +27,7 @@ from torque_sched.policies.context import Context
 from torque_sched.policies.settings import Settings
 from torque_sched.report.viewer import Viewer, viewer_of
 
-GENEROUS_S = 120.0
+GENEROUS_S = 300.0
 
 
 @pytest.fixture
@@ -39,13 +40,6 @@ def last_look(history: History, *jobs: Job, **server: Any) -> LastLook:
     looked = snapshot([node("n1"), node("n2")], jobs, server=Server(name="head", **server))
     nowhere = Path("/nowhere")
     return LastLook(looked, Settings(), Context(), history, (), Config(), nowhere, nowhere, time.monotonic())
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + GENEROUS_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Asked:

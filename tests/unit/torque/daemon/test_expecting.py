@@ -46,11 +46,11 @@ def taught() -> History:
 
 def test_the_comment_says_what_showstart_says() -> None:
     memory, config = taught(), Config(backfill=Choice(name="conservative"))
-    brain = PolicyBrain(SettingsInForce(config, CFiles()), memory)
+    in_force = SettingsInForce(config, CFiles())
+    brain, settings = PolicyBrain(in_force, memory), in_force.at(NOW_S)
     seen = full()
     context = brain.context(seen, Standing())
     told = brain.expecting(brain.decide(seen, context), seen, context)
-    settings = brain.settings_at(NOW_S)
     assert memory.expectations.facts()[0]
     for decision in told:
         assert isinstance(decision, Reserve)

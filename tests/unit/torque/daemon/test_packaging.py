@@ -194,5 +194,5 @@ def test_the_unit_is_hardened(tmp_path: Path) -> None:
     unit = tmp_path / "torque-sched.service"
     unit.write_text(text)
     words = ["security", "--offline=yes", "--no-pager", "--threshold=45", str(unit)]
-    done = subprocess.run([program, *words], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([program, *words], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

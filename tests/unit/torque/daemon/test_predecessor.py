@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -12,16 +14,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.torque_printing import format_usage
+from tests.unit.torque.policies.builders import NOW_S, job, node, queue, running, snapshot
+from torque_sched.core.decisions import Decision
+from torque_sched.core.model import Job, Node
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.states import JobState
 from torque_sched.daemon.c_policy import SettingsInForce, c_files_of
 from torque_sched.daemon.config import Config
 from torque_sched.daemon.place import Options
 from torque_sched.daemon.predecessor import take_over_usage, without_effect
+from torque_sched.daemon.shadow import Shadow, read_report, words_of
 from torque_sched.errors import RecordError
 from torque_sched.learning import History, HistorySettings
 from torque_sched.parse.sched_config import parse_holidays
-from torque_sched.parse.usage_file import format_usage, parse_usage
+from torque_sched.parse.usage_file import parse_usage
 from torque_sched.policies.backfill import AgedReservations, DrainForStarving
+from torque_sched.policies.context import Context
+from torque_sched.policies.decide import decide
 from torque_sched.policies.order import FairShareOrder
+from torque_sched.policies.settings import Settings
 
 HOLIDAYS = """\
 * comment
@@ -148,3 +160,135 @@ def test_a_damaged_usage_file_hinders_nobody(options: Options) -> None:
     history = History.open(None)
     assert "fair share begins without it" in take_over_usage(history, options)
     history.close()
+
+
+# The shadow's sums: waits, nodes and GPUs of the real scheduler against ours, one step at a time.
+
+
+def answers(shot: Snapshot, context: Context) -> tuple[Decision, ...]:
+    return decide(shot, Settings(), context)
+
+
+class Watch:
+    """A shadow and the looks it is shown, at seconds after the first."""
+
+    def __init__(self, path: Path, nodes: list[Node]) -> None:
+        self.shadow, self.nodes = Shadow(path, answers), nodes
+
+    def look(self, at_s: float, *jobs: Job, **changes: object) -> None:
+        shot = replace(snapshot(self.nodes, jobs, **changes), now_s=NOW_S + at_s)  # type: ignore[arg-type]
+        self.shadow.compare(shot, Context(), answers(shot, Context()))
+
+    def started(self, number: int, where: str, at_s: float, spec: str = "1") -> Job:
+        return running(number, where, spec, since_s=-at_s)
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    return Watch(tmp_path / "report.json", [node("n1", 4), node("n2", 4, gpus=2)])
+
+
+def test_a_job_started_later_than_we_would_have_waited_so_much_longer(watch: Watch) -> None:
+    watch.look(0, job(1))
+    watch.look(30, job(1))
+    watch.look(60, watch.started(1, "n1/0", 50))
+    report = watch.shadow.report
+    assert (report.n_wished, report.n_started, report.n_withdrawn) == (1, 1, 0)
+    assert report.waited_longer_s == 50
+    assert report.waited_s == 110  # it was submitted a minute before the first look
+    assert report.watched_s == 60
+
+
+def test_a_start_is_judged_in_the_state_it_met(watch: Watch) -> None:
+    """Full until just before: the last look held the job, and yet we would have started it as well."""
+    full = [running(number, f"n1/{number}+n2/{number}", "2") for number in range(4)]
+    watch.look(0, *full, job(7))
+    watch.look(30, *full[:3], watch.started(7, "n1/3", 20))
+    report = watch.shadow.report
+    assert (report.n_wished, report.n_judged, report.n_held) == (0, 1, 0)
+    assert report.n_same_nodes == 1
+
+
+def test_what_we_would_have_held_is_counted_with_our_reason(watch: Watch) -> None:
+    watch.look(0)
+    watch.look(30, watch.started(1, "n1/0", 20), queues=[queue(max_running=0)])
+    assert watch.shadow.report.n_held == 1
+    assert watch.shadow.report.held == {"queue-job-limit": 1}
+
+
+def test_the_nodes_are_compared_together(tmp_path: Path) -> None:
+    """Three jobs on one node are worse than one on each, which no single move would show so well."""
+    watch = Watch(tmp_path / "report.json", [node(f"n{i}", 4) for i in range(3)])
+    watch.look(0)
+    watch.look(30, *(watch.started(number, f"n0/{number}", 20) for number in range(3)))
+    report = watch.shadow.report
+    assert report.n_compared == 1
+    assert report.real_imbalance == pytest.approx(0.3535, abs=1e-3)
+    assert report.our_imbalance == pytest.approx(0.0)
+    assert report.n_same_nodes == 1
+
+
+def test_load_that_no_job_explains_counts_by_the_processors_there_really_are(tmp_path: Path) -> None:
+    """np differs, the machines and their load do not: equally busy."""
+    busy = {"ncpus": 4, "loadave": 4.0}
+    watch = Watch(tmp_path / "report.json", [node("n0", 4, **busy), node("n1", 8, **busy)])
+    watch.look(0)
+    watch.look(30, watch.started(1, "n0/0", 20))
+    assert watch.shadow.report.real_imbalance == pytest.approx(0.0)
+
+
+def test_gpus_idle_while_a_job_could_have_them_are_counted(watch: Watch) -> None:
+    wanting = job(1, "1:gpus=2")
+    watch.look(0, wanting)
+    watch.look(100, wanting)
+    watch.look(160, watch.started(1, "n2/0+n2-gpu/0+n2-gpu/1", 150, "1:gpus=2"))
+    watch.look(400, watch.started(1, "n2/0+n2-gpu/0+n2-gpu/1", 150, "1:gpus=2"))
+    assert watch.shadow.report.idle_gpu_s == 320
+
+
+def test_what_runs_already_is_not_judged_and_what_goes_is_withdrawn(watch: Watch) -> None:
+    watch.look(0, running(1, "n1/0"), job(2), job(3))
+    held = replace(job(3), state=JobState.HELD)
+    watch.look(30, running(1, "n1/0"), held)
+    report = watch.shadow.report
+    assert (report.n_judged, report.n_started, report.n_withdrawn) == (0, 0, 2)
+
+
+def test_the_sums_outlive_the_daemon_and_a_gap_is_not_watched(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    nodes = [node("n1", 4, gpus=1)]
+    first = Watch(path, nodes)
+    first.look(0, job(1, "1:gpus=1"))
+    first.look(10, job(1, "1:gpus=1"))
+    first.shadow.save()
+    second = Watch(path, nodes)
+    second.look(1000, second.started(1, "n1/0+n1-gpu/0", 900, "1:gpus=1"))
+    report = second.shadow.report
+    assert (report.n_cycles, report.n_started, report.waited_longer_s) == (3, 1, 900)
+    assert (report.watched_s, report.idle_gpu_s) == (10, 10)
+    assert report.n_judged == 0
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"wishes": {"1.head": {"when": 3}}}', '{"n_cycles": 3}'])
+def test_a_file_that_is_no_report_is_begun_anew(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "report.json"
+    path.write_text(text, encoding="utf-8")
+    assert Shadow(path, answers).report.n_cycles == 0
+
+
+def test_the_words_name_every_sum(watch: Watch) -> None:
+    assert words_of({}) == []
+    watch.look(0, job(1), job(2, "1:gpus=1"), job(3))
+    watch.look(
+        3600, watch.started(1, "n1/0", 1800), job(2, "1:gpus=1"), watch.started(4, "n1/1", 20),
+        queues=[queue(max_user_run=0)],
+    )  # fmt: skip
+    watch.shadow.save()
+    text = "\n".join(words_of(read_report(watch.shadow.path)))
+    assert "watched 60.0 min in 2 looks" in text
+    assert "1 jobs we would have started before it did: they waited 31.0 min" in text
+    assert "30.0 min of it longer than with us (30.0 min in all)" in text
+    assert "held 2 (queue-user-limit: 2)" in text
+    assert ": 1 GPU hours" in text
+    assert "1 jobs we would have started went" in text
+    assert json.loads(watch.shadow.path.read_text(encoding="utf-8"))["wishes"].keys() == {"2.head"}

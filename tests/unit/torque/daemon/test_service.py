@@ -1,25 +1,41 @@
-"""The daemon's pace: events that come while the server rests from a look wait, and become one cycle."""
+"""One daemon: when it looks and rests, its name among processes, its event port, its pauses."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.unit.torque.policies.builders import NOW_S, job, node, snapshot
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.log_file import LogFile
 from torque_sched.adapters.pbs import Look
-from torque_sched.core.model import JobId, Server
+from torque_sched.core.decisions import NodeShare
+from torque_sched.core.model import JobId, JobSlots, NodeName, Server
 from torque_sched.core.snapshot import Snapshot
+from torque_sched.daemon.back_off import Pauses, Steps
+from torque_sched.daemon.brain import PolicyBrain
+from torque_sched.daemon.c_policy import CFiles, SettingsInForce
+from torque_sched.daemon.config import Config
 from torque_sched.daemon.cycle import CycleReport
-from torque_sched.daemon.event_port import SchedCommand
+from torque_sched.daemon.event_port import Callers, EventPort, SchedCommand, bind_all, parse_callers
+from torque_sched.daemon.packaging import init_script_changes
 from torque_sched.daemon.service import Ending, Pace, Service
+from torque_sched.daemon.standing import Standing
+from torque_sched.errors import ConfigError, StartupError
+from torque_sched.learning import History
 from torque_sched.parse.qrun import RunKind, RunResult
+from torque_sched.policies.context import PendingStart
 
 
 def looked(began_s: float, ended_s: float, **known: object) -> CycleReport:
@@ -205,3 +221,183 @@ def test_a_signal_ends_the_daemon_in_the_middle_of_a_decision(tmp_path: Path, al
     (file,) = (tmp_path / "logs").iterdir()
     assert (ending, ended, cycle.went_on) == (Ending(1, "caught signal 15"), [True], False)
     assert file.read_text(encoding="utf-8").count("caught signal 15") == 1
+
+
+# How a Debian machine finds the daemon: pidof, start-stop-daemon, and what they cannot do.
+
+
+SCRIPT = """#!{python}
+import sys
+sys.path[:0] = {path!r}
+from torque_sched.daemon.process_name import be_called
+be_called(sys.argv[0], sys.argv[1:])
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+    """A script called pbs_sched that has taken its name, and its process."""
+    script = tmp_path / "pbs_sched"
+    script.write_text(SCRIPT.format(python=sys.executable, path=sys.path), encoding="utf-8")
+    script.chmod(0o755)
+    with subprocess.Popen(
+        [script, "-d", "/home of pbs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as made:
+        assert made.stdout is not None
+        assert made.stdout.readline() == b"ready\n"
+        yield script, made.pid
+        made.kill()
+
+
+def needs(program: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"no {program} on this machine")
+
+
+def test_ps_shows_the_command_line_of_the_c_daemon(daemon: tuple[Path, int]) -> None:
+    script, pid = daemon
+    shown = (Path("/proc") / str(pid) / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    assert shown == [str(script).encode(), b"-d", b"/home of pbs"]
+
+
+def test_pidof_finds_it(daemon: tuple[Path, int]) -> None:
+    needs("pidof")
+    found = subprocess.run(["pidof", "pbs_sched"], capture_output=True, text=True, check=False)
+    assert str(daemon[1]) in found.stdout.split()
+
+
+def test_start_stop_daemon_finds_it_by_name_and_not_by_the_file(
+    daemon: tuple[Path, int], tmp_path: Path
+) -> None:
+    """Why an init script with ``--exec`` has to be changed."""
+    needs("start-stop-daemon")
+    script, pid = daemon
+    lock = tmp_path / "sched.lock"
+    lock.write_text(f"{pid}\n\0")
+    lock.chmod(0o644)
+
+    def finds(*words: str) -> bool:
+        argv = ["start-stop-daemon", "--stop", "--test", "--quiet", "--pidfile", str(lock), *words]
+        return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+    assert finds("--name", "pbs_sched")
+    assert not finds("--exec", str(script))
+    begin = ["start-stop-daemon", "--start", "--test", "--name", "pbs_sched", "--startas", str(script)]
+    assert subprocess.run(begin, capture_output=True, check=False).returncode == 1  # it runs already
+
+
+def test_the_lines_of_an_init_script_that_cannot_find_it_are_named(tmp_path: Path) -> None:
+    script = tmp_path / "pbs_sched"
+    assert init_script_changes(script) == []
+    script.write_text(
+        "# start-stop-daemon --exec nothing\n"
+        "start-stop-daemon --start --pidfile $PIDFILE --exec $DAEMON --test || return 1\n"
+        "start-stop-daemon --stop --pidfile $PIDFILE --name $NAME\n"
+        "start-stop-daemon -K -x /usr/sbin/pbs_sched\n"
+    )
+    wanted = "line {}: write `--name pbs_sched --startas {}` in the place of `{}`"
+    assert init_script_changes(script) == [
+        f"{script}, " + wanted.format(2, "$DAEMON", "--exec $DAEMON"),
+        f"{script}, " + wanted.format(4, "/usr/sbin/pbs_sched", "-x /usr/sbin/pbs_sched"),
+    ]
+
+
+# Who may knock, and what a knock means.
+
+
+OWN = frozenset({"10.0.0.1"})
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "words"),
+    [
+        ("127.0.0.1", 618, ""),
+        ("10.0.0.1", 1023, ""),
+        ("10.0.0.2", 700, ""),
+        ("10.0.0.3", 700, "10.0.0.3 unauthorized host"),
+        ("127.0.0.1", 1024, "127.0.0.1 on port 1024 non-reserved port"),
+        ("10.0.0.2", 40000, "10.0.0.2 on port 40000 non-reserved port"),
+        ("10.9.0.7", 40000, ""),
+    ],
+)
+def test_callers_as_the_c_daemon_takes_them(address: str, port: int, words: str) -> None:
+    callers = Callers(frozenset({"10.0.0.2"}), ("10.9.*",))
+    assert callers.refusal(address, port, OWN) == words
+
+
+def test_the_file_of_callers() -> None:
+    assert parse_callers("# x\n$clienthost 127.0.0.1\n$restricted *.site\n", "f") == Callers(
+        frozenset({"127.0.0.1"}), ("*.site",)
+    )
+    with pytest.raises(ConfigError, match="f, line 1"):
+        parse_callers("$logevent 3\n", "f")
+
+
+def test_which_commands_ask_for_a_cycle() -> None:
+    assert {each.value for each in SchedCommand if each.asks_for_cycle} == {1, 2, 3, 5, 10}
+
+
+def test_four_bytes_are_heard_and_anything_else_is_not() -> None:
+    heard: list[SchedCommand] = []
+
+    async def play() -> None:
+        [listener] = bind_all(["127.0.0.1"], 0)
+        address = listener.getsockname()
+        port = EventPort([listener], Callers(restricted=("127.0.0.1",)), heard.append)
+        await port.start()
+        for data in (b"\0\0\0\x01", b"\0\0\0\x0a", b"\0\0", b"", b"\0\0\0\x63", b"\0\0\0\0rest"):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(data)
+            writer.write_eof()
+            assert await reader.read() == b""  # closed, nothing said
+            writer.close()
+        await port.stop()
+
+    asyncio.run(play())
+    assert heard == [SchedCommand.NEW, SchedCommand.FIRST, SchedCommand.NULL]
+
+
+def test_a_taken_port_is_said_in_the_c_daemons_words() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        with pytest.raises(StartupError, match="bind: Address already in use"):
+            bind_all(["127.0.0.1"], holder.getsockname()[1])
+
+
+# Pauses after failures.
+
+
+@pytest.mark.parametrize(("failures", "pause_s"), [(1, 5.0), (2, 10.0), (3, 20.0), (4, 30.0), (1000, 30.0)])
+def test_pauses_double_up_to_the_longest(failures, pause_s):
+    assert Steps(5.0, 30.0).pause_s(failures) == pause_s
+
+
+def test_a_failure_soon_after_a_pause_takes_the_next_step_and_a_late_one_the_first():
+    pauses = Pauses(Steps(5.0, 30.0))
+    assert pauses.failed("n1", 100.0, "down") == 5.0
+    assert pauses.failed("n1", 103.0, "down still") == 2.0
+    assert pauses.failed("n1", 109.0, "down again") == 10.0
+    assert pauses.failed("n1", 129.0, "down once more") == 5.0
+
+
+# What the brain tells a decision beside the snapshot.
+
+
+def test_starts_by_others_that_only_a_node_shows_count_like_our_own() -> None:
+    ours, theirs = job(1), job(2, "1:ppn=2")
+    host = replace(node("n1"), jobs=(JobSlots(theirs.id, 0, 1),))
+    standing = Standing()
+    standing.asked(ours.id, (NodeShare(NodeName("n1"), 1),), NOW_S - 1)
+    history = History.open(None)
+    try:
+        brain = PolicyBrain(SettingsInForce(Config(), CFiles()), history)
+        pending = brain.context(snapshot([host], [ours, theirs]), standing).pending
+    finally:
+        history.close()
+    assert pending == (
+        PendingStart(ours.id, (NodeShare(NodeName("n1"), 1),), NOW_S - 1),
+        PendingStart(theirs.id, (NodeShare(NodeName("n1"), 2),), NOW_S),
+    )

@@ -1,17 +1,21 @@
-"""Whatever happens in whatever order: nodes and jobs agree, and the journal gives back what was there."""
+"""What the emulated server keeps over kills, and how it runs files."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.unit.torque.emulation.in_memory import NODES, Bench
+from torque_sched.emulation.execute import Processes
 from torque_sched.emulation.journal import Journal
 from torque_sched.emulation.model import to_record
 
@@ -190,3 +194,24 @@ def test_records_lost_by_a_kill_are_written_again(tmp_path: Path) -> None:
     Journal(tmp_path).load()
     assert path.read_text(encoding="utf-8") == whole
     assert len(whole.splitlines()) == 2
+
+
+# Scripts that really run: what a server does that goes on after one that was killed.
+
+
+def test_files_that_a_killed_servers_process_is_reading_are_not_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its wrapper may be slow to begin; a shell that found them empty would end with 0 and do nothing."""
+    bench = Bench(executes=True)
+    job = bench.world.job(bench.submit("-l", "nodes=1", script="echo first\n"))
+    bench.good("qrun", "-H", "node2", job.id)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: SimpleNamespace(poll=lambda: None))
+    Processes(tmp_path).start(bench.world, job)
+    (folder,) = tmp_path.iterdir()
+    with (folder / "script").open() as read_by_the_first:
+        job.script = "echo again\n"
+        Processes(tmp_path).start(bench.world, job)
+        assert read_by_the_first.read() == "echo first\n"
+    assert (folder / "script").read_text() == "echo again\n"
+    assert sorted(path.name for path in folder.iterdir()) == ["gpus", "nodes", "script", "wrapper"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -10,23 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.torque.learning.build import NOW_S, job, snapshot
-from torque_sched.core.decisions import NodeShare
-from torque_sched.core.model import Job, JobId, NodeName, UsedResources
+from tests.unit.torque.learning.build import NOW_S, job, node, snapshot
+from torque_sched.core.decisions import Decision, Hold, NodeShare, Start
+from torque_sched.core.model import Job, JobId, NodeName, Queue, QueueName, Server, UsedResources
+from torque_sched.core.reasons import Reason
+from torque_sched.core.request import Chunk, GenericResource, Request
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.states import JobState
+from torque_sched.errors import ConfigError, ModelError
 from torque_sched.learning import History, HistorySettings
+from torque_sched.learning.best import BestOf
+from torque_sched.learning.figures import Amounts, Figure, amounts_of, cpu_rate, figures_of, share
+from torque_sched.learning.kinds import fingerprint_of, script_of, shape_of
 from torque_sched.learning.schema import migrate
 from torque_sched.learning.store import Store
-from torque_sched.learning.usage import (
-    GROUP,
-    USER,
-    Account,
-    Run,
-    charged,
-    left,
-    pending_runs,
-    spent,
-)
-from torque_sched.policies.context import PendingStart
+from torque_sched.learning.usage import GROUP, USER, Account, Run, charged, left, pending_runs, spent
+from torque_sched.policies.context import Context, PendingStart
+from torque_sched.policies.decide import decide
+from torque_sched.policies.predict.fingerprint import Fingerprint
+from torque_sched.policies.rules import MemoryRules, Rates
+from torque_sched.policies.settings import Settings
 
 DAY_S = 86_400.0
 LONG = HistorySettings(half_life_s=1e12)
@@ -219,3 +223,233 @@ def test_what_another_scheduler_counted_is_taken_over_anew_not_once_more(tmp_pat
     memory.close()
     with Store.looked_at(path) as store:
         assert store.usage() == {}
+
+
+# Amounts belong to the job; shares and times depend on the node.
+
+
+def test_busy_cores_are_the_same_everywhere_and_their_share_is_not() -> None:
+    used = amounts_of(job(1, "C", cores=3.0))
+    assert used is not None
+    assert used.cpu_cores is not None
+    assert share(used.cpu_cores, 12) == 0.25
+    assert share(used.cpu_cores, 4) == 0.75
+    assert share(used.cpu_cores, 2) == 1.0
+    assert share(1.0, 0) == 0.0
+
+
+def test_the_same_job_on_a_slow_and_a_fast_node_is_learned_as_the_same() -> None:
+    slow = figures_of(Amounts(runtime_s=200.0, cpu_cores=2.0, mem_bytes=2**30, rate=1.0), 2, 0, 0)
+    fast = figures_of(Amounts(runtime_s=100.0, cpu_cores=2.0, mem_bytes=2**30, rate=2.0), 2, 0, 0)
+    assert slow == pytest.approx(fast)
+
+
+def test_figures_return_to_amounts() -> None:
+    used = Amounts(100.0, 3.0, 2.0**31, 1.5, 2.0**33)
+    figures = figures_of(used, 4, 2, 0)
+    back = {figure: figure.amount(value, 4, 2) for figure, value in figures.items()}
+    expected = {
+        Figure.CPU: 3.0, Figure.MEMORY: 2.0**31, Figure.GPU: 1.5, Figure.GPU_MEMORY: 2.0**33,
+        Figure.RUNTIME: 100.0,
+    }  # fmt: skip
+    assert back == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("status", "counts"), [(0, True), (1, True), (-11, True), (-1, False), (-3, False)])
+def test_a_job_that_never_ran_teaches_nothing(status: int, counts: bool) -> None:
+    assert (amounts_of(job(1, "C", exit_status=status)) is not None) == counts
+
+
+def test_the_run_time_of_a_deleted_job_says_nothing_but_its_memory_does() -> None:
+    used = Amounts(10.0, 1.0, 2.0**30)
+    assert set(figures_of(used, 1, 0, 271)) == {Figure.CPU, Figure.MEMORY}
+    assert Figure.RUNTIME in figures_of(used, 1, 0, 1)
+
+
+def test_a_job_gone_before_mom_looked_shows_zeros_that_are_no_measurement() -> None:
+    unseen = amounts_of(replace(job(1, "C", runtime_s=3.0), used=UsedResources(0.0, 3.0, 0)))
+    assert unseen is not None
+    assert unseen.cpu_cores is None
+    assert unseen.mem_bytes is None
+    assert unseen.runtime_s == 3.0
+
+
+@given(
+    st.builds(
+        Amounts, runtime_s=st.none() | st.floats(0, 1e9), cpu_cores=st.none() | st.floats(0, 1e6),
+        mem_bytes=st.none() | st.floats(0, 1e18), gpus=st.none() | st.floats(0, 64),
+        gpu_mem_bytes=st.none() | st.floats(0, 1e15), rate=st.floats(0.01, 1e5),
+    ),
+    st.integers(0, 4096), st.integers(0, 64), st.none() | st.integers(-20, 512),
+)  # fmt: skip
+def test_whatever_is_learned_is_a_finite_number(
+    used: Amounts, procs: int, gpus: int, status: int | None
+) -> None:
+    figures = figures_of(used, procs, gpus, status)
+    assert all(math.isfinite(value) for value in figures.values())
+    assert gpus or not figures.keys() & {Figure.GPU, Figure.GPU_MEMORY}
+
+
+def test_a_rate_is_found_by_name_then_by_property() -> None:
+    rates = {"n1": Rates(3.0), "slow": Rates(0.5)}
+    assert cpu_rate(node("n1", properties=("slow",)), rates) == 3.0
+    assert cpu_rate(node("n2", properties=("big", "slow")), rates) == 0.5
+    assert cpu_rate(node("n3"), rates) == 1.0
+
+
+# Which jobs count as the same kind.
+
+
+@pytest.mark.parametrize(
+    ("name", "script"),
+    [
+        ("relax-017", "relax"),
+        ("relax_18.sh", "relax"),
+        ("relax.pbs", "relax"),
+        ("run0042", "run"),
+        ("job7", "job"),
+        ("my_task12", "my_task"),
+        ("namd2", "namd2"),
+        ("namd2-0017", "namd2"),
+        ("h264", "h264"),
+        ("case20170304", "case"),
+        ("12345", "12345"),
+        ("STDIN", ""),
+        ("", ""),
+    ],
+)
+def test_the_number_of_a_run_is_not_part_of_the_script(name: str, script: str) -> None:
+    assert script_of(job(1, name=name)) == script
+
+
+def test_a_member_of_an_array_is_of_the_kind_of_the_array() -> None:
+    assert script_of(job(1, name="align2-5", array_index=5)) == "align2"
+
+
+@pytest.mark.parametrize(
+    ("request_", "shape"),
+    [
+        (Request(chunks=(Chunk(2, 4, 1), Chunk(1, 1))), "2x4+1,1x1"),
+        (Request(procs=16), "p16"),
+        (Request(), "1x1"),
+        (Request(gres=(GenericResource("gpus", 2),)), "1x1,g2"),
+    ],
+)
+def test_shape_says_what_is_asked_for(request_: Request, shape: str) -> None:
+    found = shape_of(Job(JobId("1.head"), JobState.QUEUED, QueueName("batch"), request_))
+    assert found == shape
+
+
+def test_a_fingerprint_has_user_script_shape_and_limit() -> None:
+    kind = fingerprint_of(job(3, name="relax-3", user="ada", ppn=4, gpus=1, walltime_s=7200))
+    assert (kind.user, kind.script, kind.shape, kind.limit) == ("ada", "relax", "1x4+1", "7200")
+    assert fingerprint_of(job(3, walltime_s=None)).limit == ""
+
+
+# Of several predictors the one that was right lately speaks.
+
+
+KIND = Fingerprint("ada", "relax", "1x2", "3600")
+
+
+def test_the_first_speaks_until_there_are_checks() -> None:
+    forecast = BestOf(("seed", "chain"), 20)
+    forecast.hear(KIND, 1.0)
+    said = forecast.say(KIND)
+    assert (said.best, said.n_checks) == ("seed", 0)
+    assert said.by_name.keys() == {"seed", "chain"}
+
+
+def test_after_a_change_the_one_with_a_short_memory_takes_over() -> None:
+    """The mean over all runs stays at the old value; a short window follows."""
+    forecast = BestOf(("seed", "chain"), 10)
+    for value in [1.0] * 30 + [5.0] * 15:
+        forecast.hear(KIND, value)
+    said = forecast.say(KIND)
+    assert said.best == "chain"
+    assert said.estimate.value == pytest.approx(5.0, abs=0.1)
+    assert said.by_name["seed"].value == pytest.approx((30 + 75) / 45)
+    assert said.n_checks == 10
+
+
+def test_what_was_said_when_the_job_began_is_what_is_checked() -> None:
+    forecast = BestOf(("chain",), 10)
+    for value in [1.0] * 8:
+        forecast.hear(KIND, value)
+    before = forecast.say(KIND).by_name
+    for value in [3.0] * 8:
+        forecast.hear(KIND, value, before)
+    # Eight times off by 2, though the predictor knows better by now.
+    assert forecast.say(KIND).estimate.error == pytest.approx((2 * 0 + 8 * 2) / 10, abs=0.3)
+
+
+def test_another_kind_is_judged_by_its_own_checks() -> None:
+    forecast = BestOf(("seed", "chain"), 10)
+    other = Fingerprint("bob", "fold", "1x1", "60")
+    for n in range(40):
+        forecast.hear(KIND, 1.0 if n < 25 else 5.0)
+        forecast.hear(other, 2.0)
+    assert forecast.say(KIND).best == "chain"
+    assert forecast.say(other).best == "seed"  # both are exact: the first named
+
+
+def test_a_bound_is_never_below_the_value() -> None:
+    forecast = BestOf(("seed", "chain"), 10)
+    for n in range(50):
+        forecast.hear(KIND, float(n % 7))
+        said = forecast.say(KIND)
+        assert said.estimate.upper is not None
+        assert said.estimate.upper >= said.estimate.value
+
+
+def test_unknown_names_and_numbers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="known are chain, seed"):
+        BestOf(("crystal ball",), 5)
+    with pytest.raises(ModelError):
+        BestOf(("chain",), 5).hear(KIND, float("nan"))
+
+
+# With memory admission a job waits while jobs like it used more than is free, for a while, and is told.
+
+
+LIMIT_S = 3600.0
+
+
+def decided(waiting: Job, *, is_on: bool, n_similar: int = 5, now_s: float = NOW_S + 60) -> Decision:
+    """A job whose like used 62 GiB each, on a node of 64 GiB of which 60 are free."""
+    history = History.open(None)
+    machine = node(rectime_s=now_s)
+    queues = (Queue(name=QueueName("batch")),)
+    server = Server(name="head")
+    ended = [job(100 + n, "C", mem_bytes=62 << 30, start_s=NOW_S - 5000) for n in range(n_similar)]
+    history.observe(Snapshot(now_s - 30, server, queues, (machine,), tuple(ended)))
+    look = Snapshot(now_s, server, queues, (machine,), (waiting,))
+    history.observe(look)
+    context = Context(predictions=history.predictions(), measured=history.measured(look))
+    settings = Settings(memory=MemoryRules(admission=is_on, admission_limit_s=LIMIT_S))
+    (decision,) = decide(look, settings, context)
+    return decision
+
+
+def test_off_it_only_ranks() -> None:
+    assert isinstance(decided(job(1), is_on=False), Start)
+
+
+def test_on_the_job_waits_and_its_owner_reads_why() -> None:
+    decision = decided(job(1), is_on=True)
+    assert isinstance(decision, Hold)
+    assert decision.reason is Reason.LEARNED_MEMORY
+    assert "Jobs like this one used more memory than is free now" in decision.comment
+
+
+def test_on_the_wait_is_bounded() -> None:
+    assert isinstance(decided(job(1), is_on=True, now_s=NOW_S + 1 + LIMIT_S + 1), Start)
+
+
+@pytest.mark.parametrize(("n_similar", "kind"), [(2, Start), (3, Hold)])
+def test_few_jobs_are_no_reason_to_wait(n_similar: int, kind: type[object]) -> None:
+    assert isinstance(decided(job(1), is_on=True, n_similar=n_similar), kind)
+
+
+def test_jobs_of_somebody_else_are_no_reason_to_wait(tmp_path: Path) -> None:
+    assert isinstance(decided(job(1, user="eve", name="tiny"), is_on=True), Start)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fixtures.torque_printing import format_tokens
 from torque_sched.errors import RecordError
 from torque_sched.parse.qstat import parse_jobs, parse_server
-from torque_sched.parse.request import format_tokens, parse_tokens
+from torque_sched.parse.request import parse_tokens
 
 SERVER = "Server: head\n    server_state = Active\n    scheduling = True\n    tokens = {}\n\n"
 JOB = "Job Id: 1.head\n    job_state = Q\n    queue = batch\n    Resource_List.tokens = {}\n\n"

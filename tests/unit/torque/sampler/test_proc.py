@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.examples import examples
+from tests.fixtures.torque_printing import format_xml
+from torque_sched.core.model import Node, NodeName
+from torque_sched.parse.pbsnodes import parse_pbsnodes
+from torque_sched.parse.records import Record
+from torque_sched.sampler import gpus
 from torque_sched.sampler.daemon import Sampler
-from torque_sched.sampler.form import GpuSample
-from torque_sched.sampler.gpus import GpuReader, GpuUse
+from torque_sched.sampler.form import (
+    MAX_BYTES,
+    GpuSample,
+    JobSample,
+    NodeSample,
+    format_sample,
+    sample_from_varattr,
+)
+from torque_sched.sampler.gpus import GpuReader, GpuUse, load_nvml
 from torque_sched.sampler.proc import JobTimes, Process, ProcReader, cpu_ticks_used
 
 MEMINFO = (
@@ -226,3 +241,173 @@ def test_a_real_job_that_burns_one_core_is_seen_burning() -> None:
     finally:
         os.killpg(child.pid, 9)
         child.wait()
+
+
+# NVML by a stand-in: minor numbers, missing functions, a driver that fails in the middle.
+
+
+class NVMLError(Exception):
+    pass
+
+
+class Nvml:
+    """Two GPUs whose PCI order is the reverse of their minor numbers."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, *broken: str) -> None:
+        self.broken = broken
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("nvml") and name in object.__getattribute__(self, "broken"):
+
+            def fail(*_: object) -> None:
+                raise NVMLError("Not Supported")
+
+            return fail
+        return object.__getattribute__(self, name)
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, place: int) -> int:
+        return place
+
+    def nvmlDeviceGetMinorNumber(self, device: int) -> int:
+        return 1 - device
+
+    def nvmlDeviceGetUtilizationRates(self, device: int) -> Any:
+        return SimpleNamespace(gpu=30 + device)
+
+    def nvmlDeviceGetMemoryInfo(self, device: int) -> Any:
+        return SimpleNamespace(used=1000 + device)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, device: int) -> Any:
+        return [SimpleNamespace(pid=40 + device, usedGpuMemory=None if device else 500)]
+
+
+def test_gpus_are_numbered_as_torque_numbers_them() -> None:
+    uses = GpuReader(Nvml()).read()
+    assert [(use.gpu.index, use.gpu.busy, use.gpu.mem_bytes) for use in uses] == [
+        (0, 0.31, 1001),
+        (1, 0.3, 1000),
+    ]
+    assert [dict(use.processes) for use in uses] == [{41: 0}, {40: 500}]
+
+
+@pytest.mark.parametrize(
+    ("broken", "n_gpus"),
+    [
+        ("nvmlDeviceGetCount", 0),
+        ("nvmlDeviceGetUtilizationRates", 0),
+        ("nvmlDeviceGetMinorNumber", 2),
+        ("nvmlDeviceGetComputeRunningProcesses", 2),
+    ],
+)
+def test_what_the_driver_refuses_is_left_out(broken: str, n_gpus: int) -> None:
+    assert len(GpuReader(Nvml(broken)).read()) == n_gpus
+
+
+def test_a_node_without_binding_or_driver_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_module(name: str) -> Any:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(gpus.importlib, "import_module", no_module)
+    assert load_nvml() is None
+    assert GpuReader(None).read() == ()
+    broken = Nvml("nvmlInit")
+    monkeypatch.setattr(gpus.importlib, "import_module", lambda name: broken)
+    assert load_nvml() is None
+
+
+# A sample survives the file, mom's joining by semicolons and Torque's status; damage is no sample.
+
+
+hundredths = st.integers(0, 100_000).map(lambda n: n / 100)
+whole = st.integers(0, 2**50).map(float)
+shares = st.integers(0, 100).map(lambda n: n / 100)
+job_ids = st.from_regex(
+    re.compile(r"[1-9][0-9]{0,6}(\[[0-9]{1,3}\])?\.[a-z][a-z0-9.-]{0,20}", re.ASCII), fullmatch=True
+)
+gpu_samples = st.builds(GpuSample, st.integers(0, 63), shares, whole)
+job_samples = st.builds(JobSample, job_ids, hundredths, whole, hundredths, whole)
+
+
+@st.composite
+def samples(draw: st.DrawFn) -> NodeSample:
+    gpus = draw(st.lists(gpu_samples, unique_by=lambda gpu: gpu.index, max_size=8))
+    jobs = draw(st.lists(job_samples, unique_by=lambda job: job.job, max_size=6))
+    ordered = tuple(sorted(gpus, key=lambda gpu: gpu.index))
+    return NodeSample(draw(whole), draw(hundredths), draw(whole), ordered, tuple(jobs))
+
+
+def parse_sample(text: str) -> NodeSample | None:
+    """The sample in the lines of a file."""
+    return sample_from_varattr(dict(line.split(":", 1) for line in text.splitlines()))
+
+
+def through_torque(text: str) -> Node:
+    """What arrives in ``pbsnodes -x`` when the script printed this."""
+    status = f"opsys=linux,ncpus=8,varattr={';'.join(text.splitlines())},rectime=1795195600,jobs="
+    record = Record("Node", "n1", {"state": "free", "np": "8", "ntype": "cluster", "status": status})
+    return parse_pbsnodes(format_xml([record])).items[0]
+
+
+@given(samples())
+def test_a_sample_survives_file_mom_and_server(sample: NodeSample) -> None:
+    text = format_sample(sample)
+    read = parse_sample(text)
+    assert read is not None
+    assert read == NodeSample(
+        sample.at_s, sample.cpu_cores, sample.mem_bytes, sample.gpus,
+        tuple(sorted(sample.jobs, key=lambda job: (-job.gpus, -job.cpu_cores, job.job))),
+    )  # fmt: skip
+    node = through_torque(text)
+    assert node.name == NodeName("n1")
+    assert node.status is not None
+    assert node.status.rectime_s == 1795195600
+    assert sample_from_varattr(node.status.varattr) == read
+
+
+@given(samples())
+def test_no_character_that_torque_joins_by_is_printed(sample: NodeSample) -> None:
+    assert not set(format_sample(sample)) & set(",;= \t")
+
+
+def test_a_sample_never_overflows_moms_buffer_and_tells_the_busiest_jobs() -> None:
+    jobs = tuple(JobSample(f"{n}.head.of.a.large.cluster", n / 10, 1e9) for n in range(1, 400))
+    text = format_sample(NodeSample(1.0, 1.0, 1.0, tuple(GpuSample(n, 0.5, 8e10) for n in range(16)), jobs))
+    assert MAX_BYTES - 100 < len(text) <= MAX_BYTES
+    read = parse_sample(text)
+    assert read is not None
+    assert len(read.gpus) == 16
+    told = [job.cpu_cores for job in read.jobs]
+    assert told == [n / 10 for n in range(399, 399 - len(told), -1)]
+
+
+def test_a_job_id_that_would_break_the_line_is_left_out() -> None:
+    text = format_sample(NodeSample(1.0, 1.0, 1.0, (), (JobSample("1.head\nts.cpu:99", 1.0, 1.0),)))
+    assert "99" not in text
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["ts.at", "ts.cpu", "ts.mem", "ts.gpu0", "ts.gpu-1", "ts.job.1.head", "x"]),
+        st.text(max_size=20),
+    )
+)
+def test_damage_is_no_sample_and_no_crash(values: dict[str, str]) -> None:
+    found = sample_from_varattr(values)
+    if found is not None:
+        assert found.cpu_cores >= 0
+        assert found.mem_bytes >= 0
+
+
+def test_other_scripts_keys_are_not_ours() -> None:
+    assert sample_from_varattr({"gputype": "a100+a40", "rack": "r12"}) is None
+    assert sample_from_varattr({"ts.at": "nan", "ts.cpu": "1", "ts.mem": "1"}) is None
+    assert sample_from_varattr({"ts.at": "1", "ts.cpu": "-1", "ts.mem": "1"}) is None
+    part = sample_from_varattr(
+        {"ts.at": "1", "ts.cpu": "1", "ts.mem": "1", "ts.gpu0": "much/1", "ts.job.1.h": "1/2"}
+    )
+    assert part == NodeSample(1.0, 1.0, 1.0)

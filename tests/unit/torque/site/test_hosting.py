@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pwd
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -10,19 +13,28 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from tests.conftest import NEEDS_ROOT
+from tests.fixtures.waiting import soon
 from tests.unit.torque.policies.builders import node
 from tests.unit.torque.site.linked import run
+from tests.unit.torque.site.test_block import TICKET, text_of
+from torque_sched.adapters.commands import Commands
+from torque_sched.adapters.pbs import Pbs
 from torque_sched.core.handshake import Claim, Commit, Confirm, Piece, Ready, SiteId, Token
 from torque_sched.core.model import JobId, Server
 from torque_sched.core.site import BlockReport, BlockState, Go, Look, Submit
 from torque_sched.core.snapshot import Snapshot
-from torque_sched.errors import CommandError
+from torque_sched.errors import CommandError, ConfigError
+from torque_sched.site.barrier import Barrier, BarrierAnswer, Standing
+from torque_sched.site.checks import check_files
 from torque_sched.site.config import SiteConfig
 from torque_sched.site.engines import admission_of, open_guest
 from torque_sched.site.hosting import Hosting
 from torque_sched.site.messages import Offer
 from torque_sched.site.store import SiteStore
-from torque_sched.site.torque_jobs import BlockJob
+from torque_sched.site.torque_jobs import BlockJob, TorqueJobs, local_user
 
 PEER = {"name": "alpha", "address": "x", "certificate": "c", "users": {"ann": "nobody"}, "max_slots": 8}
 CONFIG = SiteConfig(
@@ -128,7 +140,7 @@ class Site:
 
     async def running(self) -> None:
         await self.block(time.time())
-        await until(lambda: "qrun" in self.torque.names())
+        await soon(lambda: "qrun" in self.torque.names())
         ticket = next(iter(self.store.blocks().values()))["ticket"]
         self.hosting.stand(SimpleNamespace(ticket=ticket, job="7.beta", hosts=("n1",)))  # type: ignore[arg-type]
         assert (await self.told(Go, (HERE,), (("n1",),))).state is BlockState.RUNNING
@@ -140,11 +152,6 @@ class Site:
         found = SimpleNamespace(outputs={"jobs": b""}, problems=(), snapshot=snapshot)
         snapshot.__dict__["job_by_id"] = {over.id: over}
         await self.hosting.seen(found)  # type: ignore[arg-type]
-
-
-async def until(holds: Callable[[], Any]) -> None:
-    while not holds():  # noqa: ASYNC110 -- what is waited for are orders and files
-        await asyncio.sleep(0.01)
 
 
 def play(tmp_path: Path, story: Callable[[Site], Awaitable[None]]) -> Site:
@@ -161,11 +168,11 @@ def play(tmp_path: Path, story: Callable[[Site], Awaitable[None]]) -> Site:
 def test_a_block_that_waits_for_its_start_goes_on_after_a_kill(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         await site.block(time.time() + 6.0)  # the store is written on a disk that others use, too
-        await until(lambda: next(iter(site.store.blocks().values()))["is_staged"])
+        await soon(lambda: next(iter(site.store.blocks().values()))["is_staged"])
         risen = await site.next_life()
         assert await risen.state() is BlockState.SUBMITTING
         assert risen.plans.held == {str(TOKEN)}
-        await until(lambda: "qrun" in site.torque.names())
+        await soon(lambda: "qrun" in site.torque.names())
         assert await risen.state() is BlockState.SUBMITTED
         await risen.hosting.stop()
 
@@ -178,10 +185,10 @@ def test_files_that_were_coming_are_fetched_again_after_a_kill(tmp_path: Path) -
     async def story(site: Site) -> None:
         site.torque.wait = asyncio.Event()
         await site.block(time.time())
-        await until(lambda: site.torque.orders)
+        await soon(lambda: site.torque.orders)
         site.torque.wait.set()
         risen = await site.next_life()
-        await until(lambda: "qrun" in site.torque.names())
+        await soon(lambda: "qrun" in site.torque.names())
         await risen.hosting.stop()
 
     assert play(tmp_path, story).torque.names() == ["in", "in", "qsub", "qrun"]
@@ -198,7 +205,7 @@ def test_a_qsub_that_may_have_been_called_is_never_called_again(tmp_path: Path) 
 
         site.torque.submit = submit  # type: ignore[method-assign]
         await site.block(time.time())
-        await until(lambda: "qsub" in site.torque.names())
+        await soon(lambda: "qsub" in site.torque.names())
         risen = await site.next_life()
         for _ in range(3):
             await asyncio.sleep(0.02)
@@ -212,7 +219,7 @@ def test_nodes_that_are_just_being_left_are_waited_for(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
         site.torque.busy = 1
         await site.block(time.time())
-        await until(lambda: site.torque.names().count("qrun") == 2)
+        await soon(lambda: site.torque.names().count("qrun") == 2)
         await asyncio.sleep(0)
         assert await site.state() is BlockState.SUBMITTED
         await site.hosting.stop()
@@ -225,12 +232,12 @@ def test_files_go_home_in_several_tries_though_it_is_killed_amid(tmp_path: Path)
         await site.running()
         site.torque.wait, site.torque.fails = asyncio.Event(), ["no", ""]
         await site.ends()
-        await until(lambda: "out" in site.torque.names())
+        await soon(lambda: "out" in site.torque.names())
         assert await site.state() is BlockState.STAGING
         assert not site.plans.held  # its nodes are free
         risen = await site.next_life()
         site.torque.wait.set()
-        await until(lambda: not risen.hosting.n_blocks)
+        await soon(lambda: not risen.hosting.n_blocks)
         told = await risen.told(Look)
         assert (told.state, told.exit_status, told.why) == (BlockState.ENDED, 3, "")
         assert [each.why for each in risen.pushed if each.why] == ["stage_out failed (1 of 3): no space"]
@@ -245,7 +252,7 @@ def test_files_that_never_go_home_are_given_up_and_that_is_told(tmp_path: Path) 
         await site.running()
         site.torque.fails = ["no"] * 9
         await site.ends()
-        await until(lambda: not site.hosting.n_blocks)
+        await soon(lambda: not site.hosting.n_blocks)
         told = await site.told(Look)
         assert (told.state, told.exit_status) == (BlockState.ENDED, 3)
         assert told.why == site.hosting.troubles[-1]["why"] == "stage_out failed (3 of 3): no space"
@@ -261,7 +268,7 @@ def test_what_was_not_forgotten_before_a_kill_is_afterwards(tmp_path: Path) -> N
         await site.running()
         await site.ends()
         record = next(iter(site.store.blocks().values()))
-        await until(lambda: not site.hosting.n_blocks)
+        await soon(lambda: not site.hosting.n_blocks)
         site.store.set_block(str(TOKEN), {**record, "is_over": True})
         risen = await site.next_life()
         assert risen.hosting.n_blocks == 0
@@ -280,7 +287,7 @@ def test_a_later_attempt_takes_the_place_of_the_earlier_one_on_the_same_nodes(tm
             return await site.hosting.handle("alpha", Confirm(later, HERE, time.time(), claim, "ann"))
 
         assert await asked() is None  # the block of the first is still to go
-        await until(lambda: not site.hosting.n_blocks)
+        await soon(lambda: not site.hosting.n_blocks)
         assert isinstance(await asked(), Ready)
         assert site.plans.held == {str(later)}
         await site.hosting.stop()
@@ -308,3 +315,154 @@ def test_an_offer_counts_what_the_peer_may_have(tmp_path: Path) -> None:
         await site.hosting.stop()
 
     play(tmp_path, story)
+
+
+# A block's process really is the user it is mapped to, by `runuser` as is the default; root never is one.
+
+
+USER = "nobody"
+QSUB = """#!/bin/sh
+# What qsub and pbs_mom do, in one: runs the script as whoever calls, and notes who that is.
+for script; do :; done
+cat "$script" > {out}/job.sh || exit 9
+stat -c '%U %a' "$script" > {out}/script
+{{ id -un; id -G; echo "$HOME $USER $LOGNAME"; }} > {out}/who
+PBS_JOBID=7.beta setsid sh {out}/job.sh > {out}/stdout 2> {out}/stderr < /dev/null &
+echo 7.beta
+"""
+BODY = """#!/bin/sh
+id -un
+id -G
+grep -E '^(Uid|Gid|CapEff)' /proc/self/status
+cat {secret} 2> /dev/null || echo "no secret"
+touch {out}/made
+"""
+HOSTS = {"name": "beta", "listen": "x", "certificate": "c", "key": "k"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that users may pass through, as the site's folder is."""
+    if os.geteuid() != 0:
+        pytest.skip(NEEDS_ROOT)
+    for path in (tmp_path, *tmp_path.parents):
+        if path.owner() == "root" and path.name.startswith(("pytest", tmp_path.name)):
+            path.chmod(0o711)
+    return tmp_path
+
+
+def torque_of(folder: Path) -> TorqueJobs:
+    """Orders to the stand-in for Torque, with the settings' own words before qsub."""
+    for name, mode in (("out", 0o1777), ("bin", 0o755), ("scripts", 0o711)):
+        (folder / name).mkdir()
+        (folder / name).chmod(mode)
+    qsub = folder / "bin" / "qsub"
+    qsub.write_text(QSUB.format(out=folder / "out"))
+    qsub.chmod(0o755)
+    config = SiteConfig(**HOSTS, min_uid=1)
+    assert config.become[0] == "runuser"
+    path = f"{folder / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin"
+    runs = Commands({"PATH": path, "HOME": "/root", "USER": "root"})
+    return TorqueJobs(runs, Pbs(runs, lambda: 0.0), config, folder / "scripts", folder)
+
+
+async def started(jobs: TorqueJobs, body: str, made: Path) -> list[Standing]:
+    """Submit a block, let it go at the barrier, and wait for what it makes; who stood there."""
+    stood: list[Standing] = []
+
+    def answer(standing: Standing) -> BarrierAnswer:
+        stood.append(standing)
+        return BarrierAnswer(say="go", hosts=(("n1",), ("m1",)), sites=("alpha", "beta"))
+
+    barrier = Barrier(answer)
+    await barrier.start("127.0.0.1", 0)
+    block = BlockJob("alpha/1.alpha/1", USER, "grid-alpha-1", "n1:ppn=2", 60.0, text_of(barrier.port, body))
+    assert await jobs.submit(block) == "7.beta"
+    while not made.exists():  # noqa: ASYNC110, ASYNC240 -- another process makes it
+        await asyncio.sleep(0.05)
+    await barrier.stop()
+    return stood
+
+
+@pytest.mark.root
+def test_a_blocks_process_is_the_mapped_user_and_nothing_of_root_is_left_to_it(folder: Path) -> None:
+    secret, out = folder / "site.key", folder / "out"
+    secret.write_text("secret")
+    secret.chmod(0o600)
+    jobs = torque_of(folder)
+    stood: list[Standing] = []
+
+    async def story() -> None:
+        stood.extend(await started(jobs, BODY.format(secret=secret, out=out), out / "made"))
+
+    run(story)
+    user = pwd.getpwnam(USER)
+    groups = " ".join(str(gid) for gid in os.getgrouplist(USER, user.pw_gid))
+    who = (out / "who").read_text().splitlines()
+    assert who == [USER, groups, f"{user.pw_dir} {USER} {USER}"]
+    assert (out / "script").read_text() == f"{USER} 400\n"
+    assert list((folder / "scripts").iterdir()) == []
+    told = (out / "stdout").read_text().splitlines()
+    assert told[:2] == [USER, groups]
+    ids = [[str(number)] * 4 for number in (user.pw_uid, user.pw_gid)]
+    assert [line.split()[1:] for line in told[2:4]] == ids
+    assert told[4].split() == ["CapEff:", "0000000000000000"]
+    assert told[5] == "no secret"
+    assert (out / "made").owner() == USER
+    assert [standing.ticket for standing in stood] == [TICKET]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "root",
+        "0",
+        "+0",
+        "-0",
+        "0x0",
+        "",
+        " root",
+        "root ",
+        "root\n",
+        "ROOT",
+        "root\0x",
+        "\N{ROMAN NUMERAL ONE}",
+    ],
+)
+def test_no_spelling_of_root_is_a_user(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"unknown on this machine|is root or in its group"):
+        local_user(name, 1)
+
+
+@pytest.mark.parametrize(("uid", "gid", "more"), [(0, 12, ()), (12, 0, ()), (12, 12, (0,))])
+def test_neither_uid_0_nor_its_group_in_any_way(
+    monkeypatch: pytest.MonkeyPatch, uid: int, gid: int, more: tuple[int, ...]
+) -> None:
+    """By another name, as the user's own group, or as one group among others."""
+    user = pwd.struct_passwd(("ann", "x", uid, gid, "", "/", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: user)
+    monkeypatch.setattr(os, "getgrouplist", lambda name, own: [own, *more])
+    with pytest.raises(ConfigError, match="is root or in its group"):
+        local_user("ann", 1)
+
+
+def test_an_ordinary_user_is_one() -> None:
+    assert local_user(USER, 1).pw_name == USER
+
+
+@pytest.mark.parametrize("become", [["env"], ["env", "A={job}"]])
+def test_words_that_do_not_name_the_user_are_refused(become: list[str]) -> None:
+    with pytest.raises(ValueError, match="user"):
+        SiteConfig(**HOSTS, become=become)
+
+
+@pytest.mark.root
+def test_root_may_not_submit_blocks_as_itself(folder: Path) -> None:
+    (folder / "server_priv").mkdir()
+    with pytest.raises(ConfigError, match=r"become: .* as root"):
+        check_files(folder, SiteConfig(**HOSTS, become=[]))
+
+
+def test_the_programs_of_the_settings_are_here() -> None:
+    """Else the test of the mapping would prove nothing."""
+    assert shutil.which("runuser", path="/usr/sbin:/usr/bin:/sbin:/bin")
