@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ SMALL_MODULE_LINES = 80
 
 REASONS: dict[str, str] = {
     "jobs/cli.py": "imports click and rich; where they are missing, `python -m jobs` says so in one line",
+    "torque_sched/parse/qmgr.py": "a grammar of its own: the others read what qstat and pbsnodes print",
 }
 """A module below 80 lines that one other imports -> why it stands alone."""
 
@@ -67,10 +69,18 @@ EDGES: dict[str, str] = {
 """``path:Protocol`` with less than two implementations -> the edge of a process that it draws."""
 
 SAME_NAME: dict[str, str] = {
+    "bandwidth_bytes_per_s": "not yet judged",
+    "counts_max_age_s": "not yet judged",
     "hung_s": "not yet judged",
     "idle_s": "not yet judged",
+    "interval_s": "the agent's heartbeat; a worker's look at its node's I/O",
     "key_bytes": "not yet judged",
     "patience_s": "not yet judged",
+    "lease_s": "not yet judged",
+    "max_backoff_s": "the agent's, which costs a node its server; a worker's, whose tasks go on meanwhile",
+    "max_wait_s": "not yet judged",
+    "memory_mib": "of an attempt, of the container of each role, of all tasks of a worker",
+    "progress_interval_s": "not yet judged",
     "recovery_s": "not yet judged",
     "silence_s": "not yet judged",
     "stale_s": "age of figures that a mapper still uses, and silence of the master that an agent bears",
@@ -162,6 +172,15 @@ def lonely_protocols() -> list[str]:
 UNITS = ("_s", "_ms", "_bytes", "_mib", "_gib", "_S", "_MS", "_BYTES", "_MIB", "_GIB")
 
 
+def _number(value: ast.expr | None) -> float | None:
+    """The number of a default, also of ``Field(60.0, ge=0)`` and ``field(default=60.0)``; None: no number."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] in ("Field", "field"):
+        named = [keyword.value for keyword in value.keywords if keyword.arg == "default"]
+        value = next(iter([*value.args[:1], *named]), None)
+    is_number = isinstance(value, ast.Constant) and isinstance(value.value, int | float)
+    return value.value if is_number else None  # type: ignore[union-attr, return-value]
+
+
 def _defaults(tree: ast.Module) -> Iterator[tuple[str, ast.expr | None]]:
     """Names and values of parameters, fields and constants."""
     for node in ast.walk(tree):
@@ -184,10 +203,102 @@ def defaults_written_twice() -> dict[str, list[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for path, tree in trees().items():
         for name, value in _defaults(tree) if path.startswith("yarn_accel/") else ():
-            number = isinstance(value, ast.Constant) and isinstance(value.value, int | float) and value.value
-            if number and name.endswith(UNITS) and not name.startswith("_"):
+            if _number(value) and name.endswith(UNITS) and not name.startswith("_"):
                 found[name.lower().removeprefix("default_")].add(path)
     return {name: sorted(places) for name, places in sorted(found.items()) if len(places) > 1}
+
+
+TESTED_ALONE: dict[str, str] = {
+    "torque_sched/parse/openpbs.py:NEVER_RUN": "the reader of OpenPBS's captures says what it is",
+    "torque_sched/parse/openpbs.py:parse_openpbs_nodes": "reads OpenPBS's captures; no command does yet",
+    "torque_sched/parse/openpbs.py:parse_openpbs_jobs": "reads OpenPBS's captures; no command does yet",
+    "torque_sched/parse/openpbs.py:qrun_arguments": "orders of an OpenPBS; no command gives any yet",
+    "yarn_accel/pipeline/trace.py:Trace.n_dropped": "not yet judged",
+    "yarn_accel/testbed/cluster.py:Cluster.node_conf_dir": "not yet judged",
+}
+"""``path:name`` of a definition that no product module uses -> for whom it is there."""
+
+FACES = ("yarn_accel/client/__init__.py", "yarn_accel/operations/__init__.py", "yarn_accel/spark/__init__.py")
+"""Packages that users import: what their ``__all__`` names is for them, with all its methods."""
+
+_PLAIN_DECORATORS = {"cache", "cached_property", "classmethod", "contextmanager", "dataclass", "lru_cache"}
+_PLAIN_DECORATORS |= {"property", "staticmethod", "asynccontextmanager", "final", "unique", "total_ordering"}
+
+
+def _is_registered(node: ast.AST) -> bool:
+    """Whether a decorator may hand the definition to somebody."""
+    names = {
+        ast.unparse(each.func if isinstance(each, ast.Call) else each).rpartition(".")[2]
+        for each in getattr(node, "decorator_list", ())
+    }
+    return not names <= _PLAIN_DECORATORS
+
+
+def _public_definitions(tree: ast.Module, classes: set[str]) -> Iterator[tuple[str, ast.stmt]]:
+    """Functions, classes and constants of a module, and methods of classes that nobody else asks for them."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            if isinstance(target, ast.Name):
+                yield target.id, node
+        if isinstance(node, ast.ClassDef):
+            bases = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
+            if bases <= classes | {"Enum", "Exception", "NamedTuple", "Protocol", "Generic"}:
+                for each in node.body:
+                    if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                        yield f"{node.name}.{each.name}", each
+
+
+def _names_in(node: ast.AST) -> Counter[str]:
+    """How often a syntax tree says each name, also within texts such as ``"module:name"``."""
+    found: Counter[str] = Counter()
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            found[each.id] += 1
+        elif isinstance(each, ast.Attribute):
+            found[each.attr] += 1
+        elif isinstance(each, ast.alias):
+            found[each.name.rpartition(".")[2]] += 1
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str) and len(each.value) < 200:
+            found.update(set(re.findall(r"\w+", each.value)) if " " not in each.value else ())
+    return found
+
+
+def _documented() -> set[str]:
+    """Words of the pages, of README and of what is installed, and what users import."""
+    pages = [
+        ROOT / "README.md",
+        ROOT / "setup.cfg",
+        *(ROOT / "docs").rglob("*.md"),
+        *map(ROOT.joinpath, FACES),
+    ]
+    return set(re.findall(r"\w+", " ".join(page.read_text(encoding="utf-8") for page in pages)))
+
+
+def used_by_tests_alone() -> list[str]:
+    """Public definitions that no module of the product uses and no page names, as ``path:name``.
+
+    Going by name finds less than there is: a name that stands for something else, too, counts as used.
+    """
+    used: Counter[str] = Counter()
+    for tree in trees().values():
+        used.update(_names_in(tree))
+    classes = {
+        node.name for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    }
+    documented, found = _documented(), []
+    for path, tree in trees().items():
+        for full_name, node in (
+            _public_definitions(tree, classes) if not path.startswith("benchmarks/") else ()
+        ):
+            owner, _, name = full_name.rpartition(".")
+            if name.startswith("_") or documented & {owner, name} or _is_registered(node):
+                continue
+            if used[name] == _names_in(node)[name]:
+                found.append(f"{path}:{full_name}")
+    return found
 
 
 if __name__ == "__main__":
@@ -197,3 +308,5 @@ if __name__ == "__main__":
         print(f"Protocol without two implementations: {name}")
     for name, places in defaults_written_twice().items():
         print(f"default written twice: {name}: {', '.join(places)}")
+    for name in used_by_tests_alone():
+        print(f"used by tests alone: {name}")

@@ -67,6 +67,11 @@ def test_a_default_is_written_once() -> None:
     assert set(structure.defaults_written_twice()) == set(structure.SAME_NAME)
 
 
+def test_no_definition_is_there_for_tests_alone() -> None:
+    """What a test needs of its own stands in tests/, or says in `tests.structure` for whom it is."""
+    assert set(structure.used_by_tests_alone()) == set(structure.TESTED_ALONE)
+
+
 def test_no_folder_of_tests_hides_a_package() -> None:
     """pytest imports a folder with an ``__init__.py`` by its own name: one called docker hid the SDK."""
     folders = [path.parent for path in (ROOT / "tests" / "integration").rglob("__init__.py")]

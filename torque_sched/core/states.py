@@ -8,7 +8,7 @@ import enum
 class JobState(enum.Enum):
     """Where a job is in its life, with the letter ``qstat`` prints for it.
 
-    ``is_final`` is true when nothing more will happen; ``may_become`` lists the legal next states.
+    ``is_final`` is true when nothing more will happen.
     """
 
     TRANSIT = "T"
@@ -24,28 +24,6 @@ class JobState(enum.Enum):
     def is_final(self) -> bool:
         """Whether this is the end."""
         return self is JobState.COMPLETED
-
-    @property
-    def may_become(self) -> frozenset[JobState]:
-        """The states the server may show next."""
-        return _SUCCESSORS[self]
-
-
-_SUCCESSORS: dict[JobState, frozenset[JobState]] = {
-    JobState.TRANSIT: frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING}),
-    JobState.QUEUED: frozenset(
-        {JobState.RUNNING, JobState.HELD, JobState.WAITING, JobState.TRANSIT, JobState.COMPLETED}
-    ),
-    JobState.HELD: frozenset({JobState.QUEUED, JobState.WAITING, JobState.COMPLETED}),
-    JobState.WAITING: frozenset({JobState.QUEUED, JobState.HELD, JobState.COMPLETED}),
-    # A node that dies puts a rerunnable job back into the queue.
-    JobState.RUNNING: frozenset(
-        {JobState.SUSPENDED, JobState.EXITING, JobState.QUEUED, JobState.HELD, JobState.COMPLETED}
-    ),
-    JobState.SUSPENDED: frozenset({JobState.RUNNING, JobState.EXITING, JobState.QUEUED, JobState.COMPLETED}),
-    JobState.EXITING: frozenset({JobState.COMPLETED, JobState.QUEUED}),
-    JobState.COMPLETED: frozenset(),
-}
 
 
 class HoldType(enum.Enum):

@@ -40,18 +40,6 @@ def size_bytes(text: str) -> int:
     return int(number) * factor * (WORD_BYTES if unit.lower() == "w" else 1)
 
 
-def format_size(n_bytes: int) -> str:
-    """The shortest exact PBS size in b, kb, mb or gb.
-
-    >>> format_size(2 * 1024**3), format_size(1536), format_size(1)
-    ('2gb', '1536b', '1b')
-    """
-    for prefix, exponent in (("gb", 3), ("mb", 2), ("kb", 1)):
-        if n_bytes and n_bytes % 1024**exponent == 0:
-            return f"{n_bytes // 1024**exponent}{prefix}"
-    return f"{n_bytes}b"
-
-
 @functools.lru_cache(maxsize=4096)
 def duration_s(text: str) -> float:
     """Seconds of ``[[DD:]HH:]MM:SS`` or of plain seconds, each with an optional fraction.

@@ -24,7 +24,6 @@ from torque_sched.policies.context import (
 )
 from torque_sched.policies.decide import decide
 from torque_sched.policies.gate import Gate
-from torque_sched.policies.settings import Settings
 from torque_sched.policies.start_words import with_expected
 
 
@@ -74,10 +73,6 @@ class PolicyBrain:
         """Decide by other settings from now on."""
         self._settings = settings
         self._reservations = reservations
-
-    def settings_at(self, now_s: float) -> Settings:
-        """Those in force at a time."""
-        return self._settings.at(now_s)
 
     def context(self, snapshot: Snapshot, standing: Standing) -> Context:
         """Everything beside the snapshot that this decision may look at; learns from the snapshot."""

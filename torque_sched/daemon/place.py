@@ -15,8 +15,6 @@ from torque_sched.errors import StartupError
 DEFAULT_HOME = Path("/var/spool/torque")
 DEFAULT_NAME = "torque_sched.yaml"
 """Our settings; looked for in ``sched_priv`` when no file is named."""
-SHADOW_PORT = 15005
-"""Where a shadow listens unless told otherwise; give it to ``pbs_server -l``."""
 
 
 def pbs_home(option: Path | None = None, env: Mapping[str, str] | None = None) -> Path:

@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-DEFAULT_VERSION = "6.1.3"
 NO_SLOTS = -1
 """The slot limit of an array of which nothing may run."""
 Record = TypeVar("Record")

@@ -109,15 +109,6 @@ def share(amount: float, capacity: float) -> float:
     return min(1.0, amount / capacity) if capacity > 0 else 0.0
 
 
-def runtime_at(runtime_s: float, from_rate: float, to_rate: float) -> float:
-    """The run time on cores of another rate: the CPU time stays.
-
-    >>> runtime_at(100.0, 2000, 4000)
-    50.0
-    """
-    return runtime_s * from_rate / to_rate
-
-
 def cpu_rate(node: Node, rates: Mapping[str, Rates]) -> float:
     """The rate of a node's cores, by its name or else by its first property that has one."""
     for name in (node.name, *node.properties):

@@ -24,7 +24,7 @@ from torque_sched.errors import RecordError, UnitError
 from torque_sched.parse.jobs import job_from_record
 from torque_sched.parse.records import Parsed, Record, decoded
 from torque_sched.parse.slots import parse_exec_host
-from torque_sched.parse.times import format_stamp, stamp_s
+from torque_sched.parse.times import stamp_s
 
 _KEYS = (
     "user", "group", "account", "jobname", "queue", "ctime", "qtime", "etime", "start_count", "start",
@@ -234,10 +234,3 @@ def job_from_accounting(record: AccountingRecord) -> Job:
     attributes.setdefault("queue", "")
     attributes["job_state"] = "C" if record.type == "E" else "R"
     return job_from_record(Record("Job", record.job, attributes))
-
-
-def format_accounting(record: AccountingRecord, zone: tzinfo = timezone.utc) -> str:
-    """The line of a record, newline included."""
-    pairs = " ".join(f"{name}={value}" for name, value in record.attributes.items())
-    text = f"{record.rest} {pairs}" if record.rest and pairs else record.rest or pairs
-    return f"{format_stamp(record.at_s, zone)};{record.type};{record.job};{text}\n"

@@ -82,12 +82,3 @@ def _memory(fields: Mapping[str, str], name: str) -> int | None:
         return None
     factor = _MEBIBYTES.get(found.group(2).upper())
     return None if factor is None else int(float(found.group(1)) * factor) * 1024**2
-
-
-def format_gpu_status(report: GpuReport) -> str:
-    """``gpu_status`` as Torque prints it: highest index first, then the values of the whole node."""
-    devices = [
-        f"gpu[{device.index}]=" + ";".join(f"{key}={value}" for key, value in device.fields.items())
-        for device in reversed(report.devices)
-    ]
-    return ",".join([*devices, *(f"{key}={value}" for key, value in report.values.items())])

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from torque_sched.core.model import Dependency, Job, JobId, QueueName, UsedResources, job_number
 from torque_sched.core.states import HoldType, JobState
-from torque_sched.core.units import boolean, count, duration_s, format_duration, format_size, size_bytes
+from torque_sched.core.units import boolean, count, duration_s, size_bytes
 from torque_sched.errors import ModelError, RecordError, UnitError
 from torque_sched.parse.records import Record
-from torque_sched.parse.request import format_request, parse_request
-from torque_sched.parse.slots import format_exec_gpus, format_exec_host, parse_exec_gpus, parse_exec_host
-from torque_sched.parse.times import epoch_s, format_ctime
+from torque_sched.parse.request import parse_request
+from torque_sched.parse.slots import parse_exec_gpus, parse_exec_host
+from torque_sched.parse.times import epoch_s
 
 N = TypeVar("N", int, float)
 _STATES = {state.value: state for state in JobState}
@@ -165,68 +165,3 @@ def _slot_limit(array_request: str, submit_args: str) -> int | None:
     """The array's ``%N``. Members do not show it, so it is taken from the submission."""
     found = _ARRAY_LIMIT.fullmatch(array_request) or _SLOT_LIMIT.search(submit_args)
     return int(found.group(1)) if found else None
-
-
-def record_from_job(job: Job, *, dialect: int = 6, zone: tzinfo | None = None) -> Record:
-    """The record of a job, with epoch times (``zone`` None, as XML) or text times; parsing gives it back."""
-    attributes = _format_first(job, dialect, zone) | format_request(job.request) | _format_last(job, zone)
-    return Record("Job", job.id, {name: text for name, text in attributes.items() if text})
-
-
-def _format_first(job: Job, dialect: int, zone: tzinfo | None) -> dict[str, str]:
-    """The attributes Torque prints before the request."""
-    return {
-        "Job_Name": job.name,
-        "Job_Owner": job.owner,
-        **_format_used(job.used),
-        "job_state": job.state.value,
-        "queue": job.queue,
-        "Account_Name": job.account,
-        "ctime": _format_time(job.ctime_s, zone),
-        "depend": ",".join(":".join((part.kind, *part.jobs)) for part in job.depend),
-        "exec_host": format_exec_host(job.exec_host, dialect=dialect),
-        "exec_gpus": format_exec_gpus(job.exec_gpus),
-        "Execution_Time": _format_time(job.execution_time_s, zone),
-        "Hold_Types": "".join(hold.value for hold in HoldType if hold in job.hold_types) or "n",
-        "Priority": str(job.priority),
-        "qtime": _format_time(job.qtime_s, zone),
-        "Rerunable": str(job.rerunnable),
-    }
-
-
-def _format_last(job: Job, zone: tzinfo | None) -> dict[str, str]:
-    """The attributes Torque prints after the request."""
-    return {
-        "interactive": "True" if job.interactive else "",
-        "substate": str(job.substate),
-        "euser": job.user,
-        "egroup": job.group,
-        "queue_rank": str(job.queue_rank),
-        "comment": job.comment,
-        "etime": _format_time(job.etime_s, zone),
-        "exit_status": "" if job.exit_status is None else str(job.exit_status),
-        "submit_args": job.submit_args,
-        "job_array_request": "" if job.array_slot_limit is None else f"0%{job.array_slot_limit}",
-        "start_time": _format_time(job.start_s, zone),
-        "Walltime.Remaining": "" if job.walltime_remaining_s is None else str(job.walltime_remaining_s),
-        "start_count": str(job.start_count),
-        "comp_time": _format_time(job.comp_s, zone),
-        "total_runtime": "" if job.total_runtime_s is None else str(job.total_runtime_s),
-        "init_work_dir": job.init_work_dir,
-    }
-
-
-def _format_time(at_s: float | None, zone: tzinfo | None) -> str:
-    if at_s is None:
-        return ""
-    return str(int(at_s)) if zone is None else format_ctime(at_s, zone)
-
-
-def _format_used(used: UsedResources) -> dict[str, str]:
-    return {
-        "resources_used.cput": "" if used.cput_s is None else format_duration(used.cput_s),
-        "resources_used.energy_used": "" if used.energy_used is None else str(used.energy_used),
-        "resources_used.mem": "" if used.mem_bytes is None else format_size(used.mem_bytes),
-        "resources_used.vmem": "" if used.vmem_bytes is None else format_size(used.vmem_bytes),
-        "resources_used.walltime": "" if used.walltime_s is None else format_duration(used.walltime_s),
-    }

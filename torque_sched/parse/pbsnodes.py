@@ -10,9 +10,9 @@ from torque_sched.core.model import JobId, Node, NodeName, NodeStatus
 from torque_sched.core.states import NodeState
 from torque_sched.core.units import count, size_bytes
 from torque_sched.errors import RecordError, UnitError
-from torque_sched.parse.gpus import format_gpu_status, parse_gpu_status
+from torque_sched.parse.gpus import parse_gpu_status
 from torque_sched.parse.records import Parsed, Record, convert, decoded, keyed
-from torque_sched.parse.slots import format_node_jobs, parse_node_jobs
+from torque_sched.parse.slots import parse_node_jobs
 from torque_sched.parse.status_objects import build_from_reply, is_reply
 from torque_sched.parse.text import read_text
 from torque_sched.parse.xml import build_from_xml
@@ -142,25 +142,6 @@ def _map(text: str, separator: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs if key.strip()}
 
 
-def record_from_node(node: Node, *, dialect: int = 6) -> Record:
-    """The record of a node as Torque 6 or 4 prints it; parsing it gives an equal node."""
-    attributes = {"state": format_states(node.states)}
-    optional = {
-        "power_state": node.power_state if dialect >= 6 else "",
-        "np": str(node.np),
-        "properties": ",".join(node.properties),
-        "ntype": node.ntype,
-        "jobs": format_node_jobs(node.jobs, dialect=dialect),
-        "status": "" if node.status is None else _format_pairs(node.status.values),
-        "note": node.note,
-        **node.extra,
-        "gpus": str(node.gpus) if node.gpus else "",
-        "gpu_status": "" if node.gpu_report is None else format_gpu_status(node.gpu_report),
-    }
-    attributes.update((name, text) for name, text in optional.items() if text)
-    return Record("Node", node.name, attributes)
-
-
 def format_states(states: frozenset[NodeState]) -> str:
     """The ``state`` of a node: ``free`` alone, or its words in the server's order."""
     return ",".join(state.value for state in _STATE_ORDER if state in states) or "free"
@@ -170,7 +151,3 @@ _STATE_ORDER = (
     NodeState.DOWN, NodeState.OFFLINE, NodeState.RESERVE, NodeState.JOB_EXCLUSIVE, NodeState.JOB_SHARING,
     NodeState.BUSY, NodeState.UNKNOWN, NodeState.DELETED, NodeState.NO_MOM_LIST, NodeState.OTHER,
 )  # fmt: skip
-
-
-def _format_pairs(values: Mapping[str, str]) -> str:
-    return ",".join(f"{key}={value}" for key, value in values.items())

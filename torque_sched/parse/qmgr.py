@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from torque_sched.errors import DocumentError, RecordError
 from torque_sched.parse.records import Parsed, Record, decoded, read_record
@@ -62,29 +61,3 @@ def _read(records: dict[tuple[str, str], Record], line: str) -> str:
 
 def _record(records: dict[tuple[str, str], Record], kind: str, name: str) -> Record:
     return records.setdefault((kind, name), Record(_KINDS[kind], name, {}))
-
-
-def format_qmgr(records: Iterable[Record]) -> str:
-    """The commands that make these queues and set these attributes, with qmgr's comments."""
-    lines: list[str] = []
-    heading = ""
-    for record in records:
-        kind = record.kind.lower()
-        if heading != kind:
-            heading = kind
-            lines += ["#", _HEADINGS[kind], "#"]
-        if kind != "server":
-            lines += ["#", f"# Create and define {kind} {record.name}", "#", f"create {kind} {record.name}"]
-        target = kind if kind == "server" else f"{kind} {record.name}"
-        for name, value in record.attributes.items():
-            first, *others = value.split(",") if kind == "node" and name == "status" else [value]
-            lines.append(f"set {target} {name} = {first}")
-            lines += [f"set {target} {name} += {other}" for other in others]
-    return "".join(line + "\n" for line in lines)
-
-
-_HEADINGS = {
-    "queue": "# Create queues and set their attributes.",
-    "node": "# Create nodes and set their properties.",
-    "server": "# Set server attributes.",
-}

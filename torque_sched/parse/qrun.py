@@ -38,11 +38,6 @@ class RunKind(enum.Enum):
         """Whether the same qrun may work later without anybody changing anything."""
         return self in _TRANSIENT
 
-    @property
-    def is_about_nodes(self) -> bool:
-        """Whether the nodes are to blame, so that other nodes may work."""
-        return self in {RunKind.NOT_NOW, RunKind.NEVER}
-
 
 _TRANSIENT = frozenset(
     {RunKind.NOT_NOW, RunKind.ARRAY_LIMIT, RunKind.SERVER_GONE, RunKind.QUEUE_STOPPED, RunKind.WRONG_STATE}

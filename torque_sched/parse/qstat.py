@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from datetime import timezone, tzinfo
@@ -13,7 +12,7 @@ from torque_sched.core.units import boolean, count, duration_s
 from torque_sched.errors import DocumentError, ModelError, RecordError
 from torque_sched.parse.jobs import job_from_record
 from torque_sched.parse.records import Parsed, Record, convert, decoded
-from torque_sched.parse.request import format_tokens, parse_tokens
+from torque_sched.parse.request import parse_tokens
 from torque_sched.parse.status_objects import build_from_reply, is_reply
 from torque_sched.parse.text import read_text
 from torque_sched.parse.xml import build_from_xml
@@ -199,46 +198,3 @@ def _state_count(text: str) -> dict[str, int]:
     """``Transit:0 Queued:2 ...``; words that are not of that form are left out."""
     pairs = (word.partition(":") for word in text.split())
     return {state: count(number) for state, colon, number in pairs if colon and number}
-
-
-def record_from_queue(queue: Queue) -> Record:
-    """The record of a queue; parsing it gives an equal queue."""
-    attributes = {"queue_type": queue.queue_type, "Priority": str(queue.priority) if queue.priority else ""}
-    attributes |= _format_shared(queue)
-    attributes["features_required"] = ",".join(queue.features_required)
-    attributes |= {"enabled": str(queue.is_enabled), "started": str(queue.is_started), **queue.extra}
-    return Record("Queue", queue.name, {name: text for name, text in attributes.items() if text})
-
-
-def record_from_server(server: Server) -> Record:
-    """The record of the server; parsing it gives an equal server."""
-    values = dataclasses.asdict(server)
-    attributes = {"server_state": server.state, "scheduling": str(server.scheduling)}
-    attributes |= _format_shared(server)
-    for names in (_SERVER_TEXTS, _SERVER_FLAGS):
-        attributes |= {
-            name: str(values[field]) for name, field in names.items() if values[field] not in {None, ""}
-        }
-    attributes |= {name: _format_seconds(values[field]) for name, field in _SERVER_SECONDS.items()}
-    attributes["next_job_number"] = "" if server.next_job_number is None else str(server.next_job_number)
-    attributes |= {"managers": ",".join(server.managers), "operators": ",".join(server.operators)}
-    attributes["tokens"] = format_tokens(server.tokens)
-    attributes |= server.extra
-    return Record("Server", server.name, {name: text for name, text in attributes.items() if text})
-
-
-def _format_seconds(value: float | None) -> str:
-    return "" if value is None else str(int(value))
-
-
-def _format_shared(limits: Queue | Server) -> dict[str, str]:
-    attributes = {
-        name: "" if getattr(limits, field) is None else str(getattr(limits, field))
-        for name, field in _NUMBERS.items()
-    }
-    states = "".join(f"{state}:{number} " for state, number in limits.state_count.items())
-    attributes |= {"state_count": states, "keep_completed": _format_seconds(limits.keep_completed_s)}
-    for family in _FAMILIES:
-        resources: Resources = getattr(limits, f"resources_{family}")
-        attributes |= {f"resources_{family}.{name}": text for name, text in resources.texts.items()}
-    return attributes

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from torque_sched.core.request import AccessPolicy, Chunk, GenericResource, Request
-from torque_sched.core.units import boolean, count, duration_s, format_duration, format_size, size_bytes
+from torque_sched.core.units import boolean, count, duration_s, size_bytes
 from torque_sched.errors import ModelError, RecordError
 
 T = TypeVar("T")
@@ -113,27 +113,6 @@ def _bad_nodes(text: str, word: str) -> RecordError:
         f"nodes={text[:80]}: {word[:40]!r} is not understood",
         cure="write COUNT_OR_NAME[:ppn=N][:PROPERTY]...[:gpus=N[:MODE]], joined by +",
     )
-
-
-def format_nodes_spec(chunks: tuple[Chunk, ...]) -> str:
-    """The ``nodes=`` text of chunks; ``ppn=1`` and ``gpus=0`` are left out.
-
-    >>> format_nodes_spec((Chunk(2, 4, 1, ("big",)), Chunk(name="node3")))
-    '2:ppn=4:big:gpus=1+node3'
-    """
-    return "+".join(_format_chunk(chunk) for chunk in chunks)
-
-
-def _format_chunk(chunk: Chunk) -> str:
-    words = [chunk.name if chunk.name is not None else str(chunk.count)]
-    words += [f"ppn={chunk.ppn}"] if chunk.ppn > 1 else []
-    words += [f"mics={chunk.mics}"] if chunk.mics else []
-    # Properties first: after gpus= a property named like a mode would be one.
-    words += chunk.properties
-    words += [f"gpus={chunk.gpus}"] if chunk.gpus or chunk.gpu_mode or chunk.resets_gpu_errors else []
-    words += [chunk.gpu_mode] if chunk.gpu_mode else []
-    words += ["reseterr"] if chunk.resets_gpu_errors else []
-    return ":".join(words)
 
 
 def parse_request(attributes: Mapping[str, str]) -> Request:
@@ -237,15 +216,6 @@ def parse_tokens(text: str) -> tuple[tuple[str, float], ...]:
     return tuple(found)
 
 
-def format_tokens(tokens: tuple[tuple[str, float], ...]) -> str:
-    """The text of tokens.
-
-    >>> format_tokens((("matlab", 2.0),))
-    'matlab:2.0'
-    """
-    return ",".join(f"{name}:{amount!r}" for name, amount in tokens)
-
-
 def _access(policy: str, x: str) -> AccessPolicy | None:
     found = re.search(r"NACCESSPOLICY[:=]([A-Za-z]+)", x)
     word = (policy or (found.group(1) if found else "")).strip().lower()
@@ -280,49 +250,3 @@ def _task(given: Mapping[str, str]) -> Chunk:
         # The server keeps the number in kb and does not always say so.
         mem_bytes=size_bytes(memory + "kb" if memory.isdigit() else memory) if memory else 0,
     )
-
-
-def format_request(request: Request) -> dict[str, str]:
-    """The attributes of a request, such that :func:`parse_request` gives the same request."""
-    family = {
-        "nodes": _nodes_text(request),
-        "procs": str(request.procs or ""),
-        "ncpus": str(request.ncpus or ""),
-        "walltime": _if_given(request.walltime_s, format_duration),
-        "cput": _if_given(request.cput_s, format_duration),
-        "mem": _if_given(request.mem_bytes, format_size),
-        "pmem": _if_given(request.pmem_bytes, format_size),
-        "vmem": _if_given(request.vmem_bytes, format_size),
-        "pvmem": _if_given(request.pvmem_bytes, format_size),
-        "gres": "+".join(f"{entry.name}:{entry.count}" for entry in request.gres),
-        "tokens": format_tokens(request.tokens),
-        "host": request.host or "",
-        "feature": ":".join(request.features),
-        "naccesspolicy": request.access.value if request.access else "",
-        "software": request.software,
-        "arch": request.arch,
-        "opsys": request.opsys,
-    }
-    attributes = {_FAMILY + name: text for name, text in family.items() if text}
-    if request.node_exclusive:
-        attributes["node_exclusive"] = "True"
-    for number, task in enumerate(request.tasks):
-        attributes[f"req_information.task_count.{number}"] = str(task.count)
-        attributes[f"req_information.lprocs.{number}"] = str(task.ppn)
-        attributes[f"req_information.gpus.{number}"] = str(task.gpus)
-        attributes[f"req_information.memory.{number}"] = format_size(task.mem_bytes)
-    return attributes
-
-
-def _nodes_text(request: Request) -> str:
-    """The text as stored, unless the chunks have been changed since."""
-    try:
-        if parse_nodes_spec(request.nodes_text) == request.chunks:
-            return request.nodes_text
-    except RecordError:
-        pass
-    return format_nodes_spec(request.chunks)
-
-
-def _if_given(value: T | None, formatter: Callable[[T], str]) -> str:
-    return "" if value is None else formatter(value)

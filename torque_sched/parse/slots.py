@@ -42,17 +42,6 @@ def parse_exec_host(text: str) -> tuple[HostSlots, ...]:
     return tuple(parts)
 
 
-def format_exec_host(parts: tuple[HostSlots, ...], *, dialect: int = 6) -> str:
-    """``exec_host`` as Torque 6 (ranges) or 4 (one entry for each slot) prints it."""
-    if dialect >= 6:
-        return "+".join(f"{part.node}/{_format_range(part.first, part.last)}" for part in parts)
-    return "+".join(f"{part.node}/{slot}" for part in parts for slot in range(part.first, part.last + 1))
-
-
-def _format_range(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
-
-
 def parse_exec_gpus(text: str) -> tuple[GpuSlot, ...]:
     """The GPUs a job holds.
 
@@ -73,11 +62,6 @@ def parse_exec_gpus(text: str) -> tuple[GpuSlot, ...]:
                 raise RecordError(f"exec_gpus: {element[:60]!r} names more than 1024 GPUs")
             slots.extend(GpuSlot(node, index) for index in range(first, last + 1))
     return tuple(slots)
-
-
-def format_exec_gpus(slots: tuple[GpuSlot, ...]) -> str:
-    """``exec_gpus`` as Torque prints it."""
-    return "+".join(f"{slot.node}-gpu/{slot.index}" for slot in slots)
 
 
 def parse_node_jobs(text: str) -> tuple[JobSlots, ...]:
@@ -104,10 +88,3 @@ def parse_node_jobs(text: str) -> tuple[JobSlots, ...]:
     if pending:
         raise RecordError(f"jobs: {pending[0][:60]!r} is not of the form SLOTS/JOB")
     return tuple(parts)
-
-
-def format_node_jobs(parts: tuple[JobSlots, ...], *, dialect: int = 6) -> str:
-    """A node's ``jobs`` as Torque 6 (ranges) or 4 (one entry for each slot) prints it."""
-    if dialect >= 6:
-        return ",".join(f"{_format_range(part.first, part.last)}/{part.job}" for part in parts)
-    return ",".join(f"{slot}/{part.job}" for part in parts for slot in range(part.first, part.last + 1))

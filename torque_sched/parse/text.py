@@ -11,13 +11,9 @@ here. The scheduler therefore reads jobs by XML or by the protocol alone, where 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from torque_sched.errors import DocumentError, RecordError
 from torque_sched.parse.records import Parsed, Record, decoded, listed_once, read_record
-
-FOLD_COLUMNS = 78
-"""No character of a folded line is printed beyond this column; the TAB counts as eight."""
 
 _TITLES = {"Job": "Job Id:", "Queue": "Queue:", "Server": "Server:"}
 _ATTRIBUTE = re.compile(r"[ \t]+([A-Za-z_][\w.\-]{0,199}) = ?(.*)", re.ASCII | re.DOTALL)
@@ -106,47 +102,3 @@ def _record(lines: list[str], kind: str, command: str) -> Record:
     if not attributes:
         raise _damaged(kind, title, "has no attributes", command)
     return read_record(kind, name, attributes)
-
-
-def folded(name: str, value: str) -> str:
-    """One attribute line as ``qstat -f`` folds it: at commas where that fits, else in mid word.
-
-    A piece that ends exactly in the last column is followed by an empty folded line, as in Torque.
-    """
-    parts = [f"    {name} = "]
-    column = len(parts[0])
-    for at, piece in enumerate(value.split(",")):
-        if at:
-            parts.append(",")
-            column += 1
-            if column + len(piece) >= FOLD_COLUMNS:
-                parts.append("\n\t")
-                column = 9  # Torque counts one more here than after a break in mid word
-        while column + len(piece) >= FOLD_COLUMNS:
-            room = max(0, FOLD_COLUMNS - column)
-            parts.append(piece[:room] + "\n\t")
-            piece, column = piece[room:], 8
-        parts.append(piece)
-        column += len(piece)
-    return "".join(parts)
-
-
-def format_qstat_text(records: Iterable[Record], *, fold: bool) -> str:
-    """What ``qstat -f`` (or with ``-1`` and ``fold=False``) prints for jobs, queues or the server."""
-    lines = []
-    for record in records:
-        lines.append(f"{_TITLES[record.kind]} {record.name}")
-        for name, value in record.attributes.items():
-            lines.append(folded(name, value) if fold else f"    {name} = {value}")
-        lines.append("")
-    return "".join(line + "\n" for line in lines)
-
-
-def format_pbsnodes_text(records: Iterable[Record]) -> str:
-    """What ``pbsnodes -a`` prints."""
-    lines = []
-    for record in records:
-        lines.append(record.name)
-        lines.extend(f"     {name} = {value}" for name, value in record.attributes.items())
-        lines.append("")
-    return "".join(line + "\n" for line in lines)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import functools
 import re
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timezone, tzinfo
 
 from torque_sched.errors import UnitError
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _CTIME = re.compile(
     r"[A-Z][a-z]{2} +([A-Z][a-z]{2}) +([0-9]{1,2}) ([0-9]{2}):([0-9]{2}):([0-9]{2}) ([0-9]{4})"
 )
@@ -58,23 +57,3 @@ def _seconds(parts: tuple[str, ...], zone: tzinfo) -> float:
         return (moment - _EPOCH).total_seconds() + max(0, second - 59)
     except (ValueError, OverflowError) as error:
         raise UnitError(f"{'-'.join(parts)} is no day and time") from error
-
-
-def _local(at_s: float, zone: tzinfo) -> datetime:
-    return (_EPOCH + timedelta(seconds=int(at_s))).astimezone(zone)
-
-
-def format_ctime(at_s: float, zone: tzinfo = timezone.utc) -> str:
-    """The text form.
-
-    >>> format_ctime(1795195731)
-    'Fri Nov 20 17:28:51 2026'
-    """
-    at = _local(at_s, zone)
-    return f"{_DAYS[at.weekday()]} {_MONTHS[at.month - 1]} {at.day:2d} {at:%H:%M:%S} {at.year:04d}"
-
-
-def format_stamp(at_s: float, zone: tzinfo = timezone.utc) -> str:
-    """The form of logs and accounting files."""
-    at = _local(at_s, zone)
-    return f"{at:%m/%d}/{at.year:04d} {at:%H:%M:%S}"

@@ -43,14 +43,3 @@ def _read(data: bytes, form: str) -> dict[str, float] | None:
             return None
         found[name.decode("ascii")] = float(amount)
     return found
-
-
-def format_usage(usage: dict[str, float]) -> bytes:
-    """The file as pbs_sched of 64 bits writes it; names are cut to what fits.
-
-    >>> parse_usage(format_usage({"ann": 3600.0}))
-    {'ann': 3600.0}
-    """
-    return b"".join(
-        struct.pack(_FORMS[0], name.encode("ascii")[:15], int(amount)) for name, amount in usage.items()
-    )

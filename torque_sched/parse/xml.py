@@ -16,14 +16,13 @@ This also is more than twice as fast as ElementTree's pull parser, and every cyc
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
 from torque_sched.errors import DocumentError, RecordError, TorqueSchedError
 from torque_sched.parse.records import Parsed, Record, as_record_error, decoded, listed_once, read_record
 
 T = TypeVar("T")
-XML_HEADER = '<?xml version="1.0"?>\n'
 MAX_RECORD_CHARACTERS = 8 * 1024 * 1024
 
 _HEADER = re.compile(r"\s*<\?xml [^<>]{0,200}\?>\s*")
@@ -198,30 +197,3 @@ def _check_names(attributes: dict[str, str], kind: str, command: str) -> None:
 
 _GOOD_NAMES: set[str] = set()
 _MOST_GOOD_NAMES = 4096
-
-
-def format_xml(records: Iterable[Record], *, header: bool = False) -> str:
-    """The XML Torque prints: one line; ``qstat`` puts a header line before it, ``pbsnodes`` does not."""
-    body = "".join(_format_record(record) for record in records)
-    return f"{XML_HEADER if header else ''}<Data>{body}</Data>\n"
-
-
-def _format_record(record: Record) -> str:
-    parts = [f"<{record.kind}>", _leaf(_NAME_ELEMENT[record.kind], record.name)]
-    open_family = ""
-    for name, value in record.attributes.items():
-        family, dot, member = name.partition(".")
-        if not dot:
-            family, member = "", name
-        if family != open_family:
-            parts.append(f"</{open_family}>" if open_family else "")
-            parts.append(f"<{family}>" if family else "")
-            open_family = family
-        parts.append(_leaf(member, value))
-    parts.append(f"</{open_family}>" if open_family else "")
-    parts.append(f"</{record.kind}>")
-    return "".join(parts)
-
-
-def _leaf(name: str, value: str) -> str:
-    return f"<{name}>{escaped(value)}</{name}>"

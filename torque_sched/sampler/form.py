@@ -77,12 +77,6 @@ def format_sample(sample: NodeSample) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def parse_sample(text: str) -> NodeSample | None:
-    """The sample in the lines of a file; None when there is none."""
-    pairs = (line.partition(":") for line in text.splitlines())
-    return sample_from_varattr({key: value for key, _, value in pairs})
-
-
 def sample_from_varattr(values: Mapping[str, str]) -> NodeSample | None:
     """The sample in a node's ``varattr``; None without one (other scripts' keys, damaged figures).
 

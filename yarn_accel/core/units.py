@@ -18,15 +18,6 @@ def format_bytes(n_bytes: float) -> str:
     return f"{value:.0f} {unit}" if unit == "B" or abs(value) >= 100 else f"{value:.1f} {unit}"
 
 
-def format_rate(n_bytes: float, duration_s: float) -> str:
-    """Write bytes per second in decimal megabytes, the unit of the notes this project compares with.
-
-    >>> format_rate(250e6, 2.0), format_rate(1, 0.0)
-    ('125 MB/s', '-')
-    """
-    return f"{n_bytes / duration_s / 1e6:.0f} MB/s" if duration_s > 0 else "-"
-
-
 def format_duration_s(duration_s: float) -> str:
     """Write a duration the way a person would say it.
 

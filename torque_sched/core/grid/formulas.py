@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from torque_sched.errors import ConfigError
 
@@ -45,39 +44,6 @@ SPLIT_FORMULAS: dict[str, SplitFormula] = {
     "harmonic": _harmonic,
     "constant": _constant,
 }
-
-
-def check_formula(formula: SplitFormula) -> str:
-    """Return what is wrong with a formula, as one clause; empty: nothing.
-
-    It is tried for up to 64 blocks and p from 0 to 1.
-    """
-    before = [1.0] * (_MOST_BLOCKS + 1)
-    for p in _TRIED_P:
-        factors = [formula(f, p) for f in range(1, _MOST_BLOCKS + 1)]
-        if factors[0] != 1.0:
-            return f"a whole job must keep its length, but (f=1, p={p}) gives {factors[0]}"
-        if p == 0.0 and any(factor != 1.0 for factor in factors):
-            return "p=0 must cost nothing"
-        if any(later < earlier for earlier, later in pairwise(factors)):
-            return f"it must not fall with more blocks, but does at p={p}"
-        if any(now < lower for now, lower in zip(factors, before, strict=False)):
-            return f"it must not fall with p, but does at p={p}"
-        before = factors
-    return ""
-
-
-def register_formula(name: str, formula: SplitFormula) -> None:
-    """Add an own formula, for this process.
-
-    Raises:
-        ConfigError: the name is taken, or the formula is none; the message says why.
-    """
-    if name in SPLIT_FORMULAS:
-        raise ConfigError(f"split formula {name!r} is there already", cure="choose another name")
-    if wrong := check_formula(formula):
-        raise ConfigError(f"split formula {name!r}: {wrong}", cure="see torque_sched.core.grid.formulas")
-    SPLIT_FORMULAS[name] = formula
 
 
 @dataclass(frozen=True, slots=True)
