@@ -1,4 +1,4 @@
-"""What a mapper uses, against real servers: lost, stopped and busy ones, bursts, repeated attempts, its end.
+"""The client against real servers: lost, stopped and busy ones, bursts, repeated attempts, its end.
 
 Every outcome is checked for what it says, so an answer that went to another call is seen.
 """

@@ -70,7 +70,7 @@ def workers(server, wait_until):
 
 
 def error_of(server, credential, call, node="elsewhere"):
-    """What a call fails with."""
+    """The error of a call."""
     with Client(server.endpoint, credential, node=node) as client, pytest.raises(AccelError) as caught:
         client.call(call)
     return caught.value

@@ -490,7 +490,7 @@ def test_top_of_the_running_server(server, call):
 
 
 def spans_of(server):
-    """What the trace shows by now; a part of it may be on its way into the file just then."""
+    """The trace so far; a part of it may be on its way into the file just then."""
     text = Path(server.data / "trace.json").read_text()
     try:
         return [event for event in json.loads(text + "]") if event["ph"] == "X"]

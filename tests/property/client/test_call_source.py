@@ -22,7 +22,7 @@ def call_of(position, form):
 
 
 def answer_to(call):
-    """What a server makes of a request: each byte of the input, or the error its keys ask for."""
+    """The answer of a server to a request: each byte of the input, or the error its keys ask for."""
     keys = call.key
     if keys.startswith("pack/"):
         data = bytes(call.inputs[0].data)

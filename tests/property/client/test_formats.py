@@ -1,4 +1,4 @@
-"""What is written is read back, and no byte string can do more than raise the documented error."""
+"""Files are read as they were written, and no byte string can do more than raise the documented error."""
 
 import contextlib
 import io

@@ -111,7 +111,7 @@ def ends(checksum):
 
 @functools.lru_cache
 def handshake(checksum="crc32"):
-    """What each role sends until the connection is open, one frame each."""
+    """The frames that each role sends until the connection is open."""
     pair = ends(checksum)
     frames = {"client": [], "server": []}
     for sender in ("client", "server", "client", "server"):

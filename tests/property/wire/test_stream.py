@@ -151,7 +151,7 @@ def payload_of(message, rng):
 
 
 def stream_of(messages, checksum, role="client"):
-    """What one end sends, handshake and all."""
+    """All bytes that one end sends, those of the handshake, too."""
     client, server, streams = open_pair(checksum)
     sender = client if role == "client" else server
     rng = random.Random(5)

@@ -47,7 +47,7 @@ def test_a_list_of_numbers_is_read_as_numpy_reads_it(item):
 
 
 class Series:
-    """What pandas' Series has: `flags` that are not numpy's, a `dtype`, and `__array__`."""
+    """Has the attributes of a Series of pandas: `flags` that are not numpy's, a `dtype`, and `__array__`."""
 
     flags = object()
     dtype = np.dtype("f8")

@@ -27,7 +27,7 @@ class Pair:
         self.sent = {self.client: b"", self.server: b""}
 
     def move(self, sender, receiver, change=bytes):
-        """What the sender's handshake wants sent goes to the receiver; returns the receiver's event."""
+        """Pass the bytes of the sender's handshake on to the receiver; returns the receiver's event."""
         data = change(b"".join(sender.data_to_send()))
         self.sent[sender] += data
         if data:

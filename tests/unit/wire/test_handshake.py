@@ -34,7 +34,7 @@ def rewrite(change):
 
 
 def refusal_at_client(pair, error):
-    """What the client makes of the server's refusal."""
+    """The error that the client makes of the server's refusal."""
     with pytest.raises(error) as caught:
         pair.move(pair.server, pair.client)
     return str(caught.value)
