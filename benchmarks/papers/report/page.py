@@ -12,10 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from benchmarks.papers.report.claims import CLAIMS, PAPERS, Claim, Paper, Row, Verdict
 from benchmarks.papers.report.running import Result
 from benchmarks.registry import RECORDINGS, needs_of
-from jobs.demo.page import Marked, Page
+from yarn_accel.report.pages import Cell, render, table
 
 _LIBRARIES = ("numpy", "scipy", "hdfs-native", "simpy", "pyzmq", "pyarrow", "grpcio", "ray", "distributed")
 _MARKS = {
@@ -193,29 +195,26 @@ def page_of(
         pictures: PNG by name, such as ``hdas`` (ours beside the paper's) or ``hdas_paper-S2-P``.
         tables: lines by name, of `benchmarks.tables`.
     """
-    page = Page("cluster-accel: five papers, claim by claim", _lead(document), width_rem=84)
-    page.cards([(str(n), verdict.value) for n, verdict in zip(counts(claims), Verdict, strict=True)])
     n_stale = sum(bool(each.why_stale) for each in results.values())
-    if n_stale:
-        page.notice(
-            f"{n_stale} of {len(results)} results are older than the code they measure, or name a commit "
-            "that is no longer there. Their claims are marked with a *; a table below says how to record "
-            "them again."
-        )
+    stale = (
+        f"{n_stale} of {len(results)} results are older than the code they measure, or name a commit that is "
+        "no longer there. Their claims are marked with a *; a table below says how to record them again."
+    )
     keys = [paper["key"] for paper in document["papers"]]
     header = ("paper", *(verdict.value for verdict in Verdict))
-    page.table(header, [(PAPERS[key].title, *counts(claims, key)) for key in keys])
-    for key in keys:
-        own = [each for each in claims if each.claim.paper == key]
-        _paper(page, PAPERS[key], own, results, pictures, tables)
-    _sources(page, document, results, now)
-    page.footer(
-        "A claim is judged by the rule that stands in benchmarks/papers/report/papers.yaml, from the rows of "
-        "the named result. Inputs that papers lost are ours: the HDAS worlds were fitted to that paper's "
-        "statements, and sizes and run times on the Torque cluster were chosen so that first fit is about as "
-        "uneven as in that paper. Longer reasons are cut here and whole in report.json."
+    return render(
+        Path(__file__).with_name("page.html"),
+        title="cluster-accel: five papers, claim by claim",
+        is_live=False,
+        lead=_lead(document),
+        verdicts=[(str(n), verdict.value) for n, verdict in zip(counts(claims), Verdict, strict=True)],
+        stale=stale if n_stale else "",
+        overview=table(header, [(PAPERS[key].title, *counts(claims, key)) for key in keys]),
+        papers=[_paper(PAPERS[key], claims, results, pictures, tables) for key in keys],
+        sources=_sources(results, now),
+        not_run=[(stem, why, needs_of(stem)) for stem, why in document["not_run"].items()],
+        versions=list(document["versions"].items()),
     )
-    return page.text()
 
 
 def _lead(document: Mapping[str, Any]) -> str:
@@ -234,30 +233,31 @@ def _lead(document: Mapping[str, Any]) -> str:
 
 
 def _paper(
-    page: Page,
     paper: Paper,
     claims: Sequence[JudgedClaim],
     results: Results,
     pictures: Mapping[str, bytes],
     tables: Mapping[str, Sequence[str]],
-) -> None:
-    page.heading(paper.title)
-    page.paragraph(f"{paper.source}. {paper.here}")
-    page.notice("Emulated or not as in the paper: " + " ".join(paper.emulated))
-    header = _HEADER_PEERS if paper.key == "peers" else _HEADER
-    page.table(header, [_cells(each) for each in claims])
+) -> dict[str, object]:
+    """The texts, tables and pictures of one paper, for the template."""
+    drawn = []
     if paper.key in pictures:
         alt = f"{paper.title}: ours over the paper's figures"
-        page.picture(pictures[paper.key], alt, "Ours beside the paper's figures.")
+        drawn.append((pictures[paper.key], alt, "Ours beside the paper's figures."))
     first = {stem: key for key, each in reversed([*PAPERS.items()]) for stem in each.results}
     for stem in (stem for stem in paper.results if stem in results and first[stem] == paper.key):
-        for name in sorted(pictures):
-            if _stem_of(name) == stem:
-                caption = paper.captions.get(name, "")
-                page.picture(pictures[name], caption or name, f"{name}. {caption}".strip())
-    for name in paper.tables:
-        if name in tables:
-            page.lines(tables[name], f"python -m benchmarks.tables {name}")
+        for name in (name for name in sorted(pictures) if _stem_of(name) == stem):
+            caption = paper.captions.get(name, "")
+            drawn.append((pictures[name], caption or name, f"{name}. {caption}".strip()))
+    own = [_cells(each) for each in claims if each.claim.paper == paper.key]
+    return {
+        "title": paper.title,
+        "text": f"{paper.source}. {paper.here}",
+        "emulated": " ".join(paper.emulated),
+        "claims": table(_HEADER_PEERS if paper.key == "peers" else _HEADER, own),
+        "pictures": drawn,
+        "tables": [(name, tables[name]) for name in paper.tables if name in tables],
+    }
 
 
 def _stem_of(picture: str) -> str:
@@ -270,11 +270,11 @@ def _cells(each: JudgedClaim) -> tuple[object, ...]:
     why = each.why if len(each.why) <= _LONGEST_WHY else each.why[: _LONGEST_WHY - 4] + " ..."
     return (
         claim.where,
-        (claim.claim, f"[{claim.how}]"),
+        f"{claim.claim}\n[{claim.how}]",
         claim.stated,
-        Marked("\n".join(_value(label, row) for label, row in each.rows), "lines"),
-        Marked(each.verdict.value + ("*" if each.is_old else ""), _MARKS[each.verdict]),
-        Marked(why, "small"),
+        Cell("\n".join(_value(label, row) for label, row in each.rows), "lines"),
+        Cell(each.verdict.value + ("*" if each.is_old else ""), _MARKS[each.verdict]),
+        Cell(why, "small"),
     )
 
 
@@ -288,8 +288,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _sources(page: Page, document: Mapping[str, Any], results: Results, now: datetime) -> None:
-    page.heading("Where the figures come from")
+def _sources(results: Results, now: datetime) -> Markup:
     rows = []
     for stem, result in results.items():
         found = result.document
@@ -303,16 +302,11 @@ def _sources(page: Page, document: Mapping[str, Any], results: Results, now: dat
                 str(found["started_at"])[:10],
                 f"{took:,.0f} s" if took else "not noted",
                 f"{machine.get('cores', '?')} cores, Python {machine.get('python', '?')}",
-                Marked(RECORDINGS[stem].command(stem), "small"),
+                Cell(RECORDINGS[stem].command(stem), "small"),
             )
         )
-    page.table(("result", "source", "commit", "of", "took", "machine", "recorded again by"), rows)
-    if document["not_run"]:
-        page.heading("What was not run, and why")
-        left = [(stem, why, needs_of(stem)) for stem, why in document["not_run"].items()]
-        page.table(("experiment", "why", "needs"), left)
-    page.heading("Versions")
-    page.table(("library", "version"), list(document["versions"].items()))
+    columns = ("result", "source", "commit", "of", "took", "machine", "recorded again by")
+    return table(columns, rows)
 
 
 # ---- its pictures

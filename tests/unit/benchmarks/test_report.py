@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime, timezone
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from benchmarks.papers.report.running import Result
 from benchmarks.papers.yarn_paper.claims import CLAIMS as YARN_CLAIMS
 from benchmarks.registry import BENCHMARKS, RECORDINGS
 from benchmarks.tables import TABLES
+from tests.fixtures.page_reader import Reader
 
 
 def row(value: float, ok: bool | None = None, what: str = "w", **more: Any) -> dict[str, Any]:
@@ -192,36 +192,8 @@ FACTS = {
 }  # fmt: skip
 
 
-class Checker(HTMLParser):
-    """Every tag is closed, and what pages ask for is noted."""
-
-    VOID = frozenset({"meta", "img", "br"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: set[str] = set()
-        self.asked: list[str] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.asked += [value or "" for name, value in attrs if name in ("src", "href", "action", "srcset")]
-        assert not any(name.startswith("on") for name, _ in attrs)
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def checked(page: str) -> Checker:
-    found = Checker()
-    found.feed(page)
-    assert found.open == []
+def checked(page: str) -> Reader:
+    found = Reader(page)
     assert "script" not in found.tags
     assert "link" not in found.tags
     assert all(each.startswith("data:image/png;base64,") for each in found.asked)
