@@ -76,6 +76,13 @@ DOUBLE_CLASSES = {
 }  # fmt: skip
 """Names of classes that stand in a package for two ideas, from before that was a rule; none may be added."""
 
+NOUN_FIRST = (
+    *("jobs", "yarn_accel/adapters", "yarn_accel/client", "yarn_accel/formats", "yarn_accel/hadoop"),
+    *("yarn_accel/launch", "yarn_accel/operations", "yarn_accel/report", "yarn_accel/spark"),
+    *("yarn_accel/testbed", "yarn_accel/wire"),
+)
+"""Folders in which no docstring opens with "What": the reader would wait for the noun. It may only grow."""
+
 _PATTERN = re.compile(
     r"(?<![a-z])(?:" + "|".join([*(f"{word}s?" for word in WORDS), *PHRASES]) + r")(?![a-z])", re.IGNORECASE
 )
@@ -144,6 +151,18 @@ def banned() -> list[str]:
     return places
 
 
+def riddles() -> list[str]:
+    """Places in the folders `NOUN_FIRST` where a docstring opens with "What"."""
+    return [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for folder in NOUN_FIRST
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if re.match(r"\s*What\b", str(node.value.value))
+    ]
+
+
 def double_classes(package: str) -> dict[str, list[str]]:
     """Names of classes that a package defines more than once, with the places."""
     found = defaultdict(list)
@@ -155,7 +174,7 @@ def double_classes(package: str) -> dict[str, list[str]]:
 
 
 if __name__ == "__main__":
-    for line in banned():
+    for line in (*banned(), *riddles()):
         sys.stdout.write(line + "\n")
     for package in ("yarn_accel", "torque_sched"):
         for name, places in double_classes(package).items():

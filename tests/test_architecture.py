@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import structure
-from tests.names import DOUBLE_CLASSES, banned, double_classes
+from tests.names import DOUBLE_CLASSES, banned, double_classes, riddles
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("yarn_accel", "torque_sched")
@@ -227,3 +227,4 @@ def is_module(name: str) -> bool:
 def test_no_metaphor_stands_where_the_field_has_a_word() -> None:
     """The words and what to say instead: `tests.names`."""
     assert banned() == []
+    assert riddles() == []
