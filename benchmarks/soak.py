@@ -294,24 +294,23 @@ def draw(report: Report, stem: str) -> list[str]:
     at_s, found = report.series.get("at_s"), report.series.get("values")
     if not at_s or not found:
         return []
-    from matplotlib.figure import Figure
+    from yarn_accel.report.figures import drawing
 
-    figure = Figure(figsize=(9, 6), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True)
-    minutes = [at / 60 for at in at_s]
-    for name in ("own_bytes", "rss_bytes", "pss_bytes", "pool_bytes"):
-        above.plot(minutes, [value / _MIB for value in found[name]], label=_TEXT[name])
-    above.set_ylabel("MiB")
-    for name in ("fds", "threads"):
-        below.plot(minutes, found[name], label=_TEXT[name])
-    below.plot(minutes, [100 * value for value in found["load"]], label="load, percent", alpha=0.5)
-    below.set_xlabel("minutes")
-    for axes in (above, below):
-        axes.set_ylim(bottom=0)
-        axes.legend(loc="lower right", fontsize="small")
-        axes.grid(alpha=0.3)
     file = f"{stem}-memory.png"
-    figure.savefig(file, dpi=120)
+    with drawing(file, (9, 6), rows=2, sharex=True) as (_, table):
+        above, below = table[:, 0]
+        minutes = [at / 60 for at in at_s]
+        for name in ("own_bytes", "rss_bytes", "pss_bytes", "pool_bytes"):
+            above.plot(minutes, [value / _MIB for value in found[name]], label=_TEXT[name])
+        above.set_ylabel("MiB")
+        for name in ("fds", "threads"):
+            below.plot(minutes, found[name], label=_TEXT[name])
+        below.plot(minutes, [100 * value for value in found["load"]], label="load, percent", alpha=0.5)
+        below.set_xlabel("minutes")
+        for axes in (above, below):
+            axes.set_ylim(bottom=0)
+            axes.legend(loc="lower right", fontsize="small")
+            axes.grid(alpha=0.3)
     return [file]
 
 

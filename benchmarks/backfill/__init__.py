@@ -124,17 +124,21 @@ def draw(report: Report, stem: str) -> list[str]:
     series: dict[str, Any] = report.series.get("insertion", {})
     if not series:
         return []
-    from matplotlib.figure import Figure
+    from yarn_accel.report.figures import drawing
 
-    figure = Figure(figsize=(7, 4.4), layout="constrained")
-    axes = figure.subplots()
-    for kind, points in series.items():
-        axes.plot(
-            [n for n, _ in points], [1e6 * s for _, s in points], "o-", label=f"{kind}: {_slope(points):.2f}"
-        )
-    axes.set(xscale="log", yscale="log", xlabel="points of the table", ylabel="one insertion, us (median)")
-    axes.legend(title="slope (1: linear)", fontsize="small")
-    axes.grid(visible=True, alpha=0.3)
     file = f"{stem}-insertion.png"
-    figure.savefig(file, dpi=110)
+    with drawing(file, (7, 4.4)) as (_, table):
+        axes = table[0, 0]
+        for kind, points in series.items():
+            axes.plot(
+                [n for n, _ in points],
+                [1e6 * s for _, s in points],
+                "o-",
+                label=f"{kind}: {_slope(points):.2f}",
+            )
+        axes.set(
+            xscale="log", yscale="log", xlabel="points of the table", ylabel="one insertion, us (median)"
+        )
+        axes.legend(title="slope (1: linear)", fontsize="small")
+        axes.grid(visible=True, alpha=0.3)
     return [file]

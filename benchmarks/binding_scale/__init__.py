@@ -198,25 +198,24 @@ def _deviation_rows(nodes: Sequence[Node], n_flaps: int) -> list[Row]:
 
 def draw(report: Report, stem: str) -> list[str]:
     """Draw which share of the events took how long; returns the files."""
-    from matplotlib.figure import Figure
+    from yarn_accel.report.figures import drawing
 
     series: Mapping[str, Any] = report.series
     if not series.get("change_us"):
         return []
-    figure = Figure(figsize=(10.0, 4.6), layout="constrained")
-    both = figure.subplots(1, 2, sharey=True)
-    for axes, name, title in zip(
-        both, ("event_us", "change_us"), ("all events", "events that led to orders"), strict=True
-    ):
-        for label, points in series[name].items():
-            if points:
-                axes.plot(*zip(*points, strict=True), label=label)
-        axes.axvline(50.0, color="gray", linestyle=":", label="goal of the median")
-        axes.axvline(1000.0, color="gray", linestyle="--", label="goal of p99")
-        axes.set(xscale="log", yscale="log", xlabel="CPU time of an event, us", title=title)
-        axes.grid(visible=True, alpha=0.3)
-    both[0].set_ylabel("events that took longer, %")
-    both[0].legend(fontsize="small")
     file = f"{stem}-time-per-event.png"
-    figure.savefig(file, dpi=110)
+    with drawing(file, (10.0, 4.6), columns=2, sharey=True) as (_, table):
+        both = table[0]
+        for axes, name, title in zip(
+            both, ("event_us", "change_us"), ("all events", "events that led to orders"), strict=True
+        ):
+            for label, points in series[name].items():
+                if points:
+                    axes.plot(*zip(*points, strict=True), label=label)
+            axes.axvline(50.0, color="gray", linestyle=":", label="goal of the median")
+            axes.axvline(1000.0, color="gray", linestyle="--", label="goal of p99")
+            axes.set(xscale="log", yscale="log", xlabel="CPU time of an event, us", title=title)
+            axes.grid(visible=True, alpha=0.3)
+        both[0].set_ylabel("events that took longer, %")
+        both[0].legend(fontsize="small")
     return [file]

@@ -22,44 +22,39 @@ def draw(report: Report, stem: str) -> list[str]:
     Returns:
         The files.
     """
-    import matplotlib
-
-    matplotlib.use("agg")
     title = "EMULATED, no GPU" if report.setting.get("emulated") else str(report.setting.get("gpu", ""))
-    drawn = []
-    for name, figure in (("timeline", _timeline(report, title)), ("speedup", _speedup(report, title))):
-        if figure is not None:
-            drawn.append(f"{stem}-{name}.png")
-            figure.savefig(drawn[-1], dpi=110)
-    return drawn
+    paints = {"timeline": _timeline, "speedup": _speedup}
+    files = {name: f"{stem}-{name}.png" for name in paints}
+    return [files[name] for name, paint in paints.items() if paint(report, title, files[name])]
 
 
-def _timeline(report: Report, title: str) -> Any:
-    from matplotlib.figure import Figure
-
+def _timeline(report: Report, title: str, file: str) -> bool:
     from benchmarks.gpu.overlap import STAGES
+    from yarn_accel.report.figures import drawing
 
     traces: Mapping[str, Sequence[Mapping[str, Any]]] = report.series.get("trace", {})
     if not traces:
-        return None
-    figure = Figure(figsize=(11, 1.2 + 1.5 * len(traces)), layout="constrained")
-    axes = figure.subplots(len(traces), 1, squeeze=False)[:, 0]
-    for axis, (what, trace) in zip(axes, traces.items(), strict=True):
-        shown = trace[-_SHOWN:]
-        begin_ms = min(span[0] for request in shown for stage in STAGES for span in request[stage])
-        for number, request in enumerate(shown):
-            for row, stage in enumerate(reversed(STAGES)):
-                bars = [(begin - begin_ms, end - begin) for begin, end in request[stage]]
-                axis.broken_barh(bars, (row + 0.1, 0.8), color=_COLOURS[number % len(_COLOURS)], alpha=0.8)
-        rows = [_TITLES[stage] for stage in reversed(STAGES)]
-        axis.set(title=f"{what} - {title}", yticks=[0.5, 1.5, 2.5], yticklabels=rows)
-        axis.grid(visible=True, axis="x", alpha=0.3)
-    axes[-1].set_xlabel(f"ms; the last {_SHOWN} requests, a colour each")
-    return figure
+        return False
+    with drawing(file, (11, 1.2 + 1.5 * len(traces)), rows=len(traces)) as (_, table):
+        axes = table[:, 0]
+        for axis, (what, trace) in zip(axes, traces.items(), strict=True):
+            shown = trace[-_SHOWN:]
+            begin_ms = min(span[0] for request in shown for stage in STAGES for span in request[stage])
+            for number, request in enumerate(shown):
+                for row, stage in enumerate(reversed(STAGES)):
+                    bars = [(begin - begin_ms, end - begin) for begin, end in request[stage]]
+                    axis.broken_barh(
+                        bars, (row + 0.1, 0.8), color=_COLOURS[number % len(_COLOURS)], alpha=0.8
+                    )
+            rows = [_TITLES[stage] for stage in reversed(STAGES)]
+            axis.set(title=f"{what} - {title}", yticks=[0.5, 1.5, 2.5], yticklabels=rows)
+            axis.grid(visible=True, axis="x", alpha=0.3)
+        axes[-1].set_xlabel(f"ms; the last {_SHOWN} requests, a colour each")
+    return True
 
 
-def _speedup(report: Report, title: str) -> Any:
-    from matplotlib.figure import Figure
+def _speedup(report: Report, title: str, file: str) -> bool:
+    from yarn_accel.report.figures import drawing
 
     found: dict[str, list[tuple[int, float]]] = {}
     for row in report.rows:
@@ -67,14 +62,14 @@ def _speedup(report: Report, title: str) -> Any:
         if match is not None:
             found.setdefault(match[1], []).append((int(match[2]), row.value))
     if not found:
-        return None
-    figure = Figure(figsize=(7, 4.6), layout="constrained")
-    axis = figure.subplots()
-    for (operation, points), colour in zip(found.items(), _COLOURS, strict=False):
-        axis.plot(*zip(*sorted(points), strict=True), marker="o", color=colour, label=operation)
-        paper = KERNELS[operation].speedup
-        axis.axhline(paper, color=colour, linestyle=":", label=f"{operation}, the paper: {paper:.1f}")
-    axis.set(title=f"GPU over this CPU - {title}", xlabel="order", ylabel="times faster", xscale="log")
-    axis.grid(visible=True, alpha=0.3)
-    axis.legend(fontsize="small")
-    return figure
+        return False
+    with drawing(file, (7, 4.6)) as (_, table):
+        axis = table[0, 0]
+        for (operation, points), colour in zip(found.items(), _COLOURS, strict=False):
+            axis.plot(*zip(*sorted(points), strict=True), marker="o", color=colour, label=operation)
+            paper = KERNELS[operation].speedup
+            axis.axhline(paper, color=colour, linestyle=":", label=f"{operation}, the paper: {paper:.1f}")
+        axis.set(title=f"GPU over this CPU - {title}", xlabel="order", ylabel="times faster", xscale="log")
+        axis.grid(visible=True, alpha=0.3)
+        axis.legend(fontsize="small")
+    return True

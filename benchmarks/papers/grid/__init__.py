@@ -151,22 +151,21 @@ def draw_groups(results: Mapping[str, Any], stem: str) -> list[str]:
 
 
 def _draw(results: Mapping[str, Any], preset: str, gain: float, file: str) -> str:
-    from matplotlib.figure import Figure
+    from yarn_accel.report.figures import drawing
 
-    figure = Figure(figsize=(15, 4.5), layout="constrained")
-    alone, *grids = figure.subplots(1, 3)
-    columns = [Cell(preset, gain, window, "a", p) for window in WINDOWS for p in OVERHEADS]
-    names = [f"{cell.window}\np={cell.p:g}" for cell in columns]
-    _bars(alone, results, columns, names, "figure 3: alone")
-    for number, (axes, window) in enumerate(zip(grids, WINDOWS, strict=True), start=4):
-        columns = [Cell(preset, gain, window, mode, p) for mode in "bc" for p in OVERHEADS]
-        names = [f"({cell.mode})\np={cell.p:g}" for cell in columns]
-        _bars(axes, results, columns, names, f"figure {number}: {window}, (b) search, (c) co-allocation")
-    top = max(axes.get_ylim()[1] for axes in grids)
-    for axes in grids:
-        axes.set_ylim(0, top)
-    figure.suptitle(f"AWRT per site, preset {preset}, lambda {gain:g}, f <= 4, T' = T f^p")
-    figure.savefig(file, dpi=110)
+    with drawing(file, (15, 4.5), columns=3) as (figure, table):
+        alone, *grids = table[0]
+        columns = [Cell(preset, gain, window, "a", p) for window in WINDOWS for p in OVERHEADS]
+        names = [f"{cell.window}\np={cell.p:g}" for cell in columns]
+        _bars(alone, results, columns, names, "figure 3: alone")
+        for number, (axes, window) in enumerate(zip(grids, WINDOWS, strict=True), start=4):
+            columns = [Cell(preset, gain, window, mode, p) for mode in "bc" for p in OVERHEADS]
+            names = [f"({cell.mode})\np={cell.p:g}" for cell in columns]
+            _bars(axes, results, columns, names, f"figure {number}: {window}, (b) search, (c) co-allocation")
+        top = max(axes.get_ylim()[1] for axes in grids)
+        for axes in grids:
+            axes.set_ylim(0, top)
+        figure.suptitle(f"AWRT per site, preset {preset}, lambda {gain:g}, f <= 4, T' = T f^p")
     return file
 
 

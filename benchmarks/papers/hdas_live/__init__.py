@@ -257,20 +257,20 @@ def draw(report: Report, stem: str) -> list[str]:
 
 def _draw_mix(mix: str, runs: RunTable, simulated: Mapping[str, Any], file: str) -> str:
     """Draw one mix: a row for each policy, its first run live on the left, simulated on the right."""
-    from matplotlib.figure import Figure
+    from yarn_accel.report.figures import drawing
 
     policies = [policy for policy in POLICIES if runs.of(mix, policy)]
-    figure = Figure(figsize=(12, 2.6 * len(policies)), layout="constrained")
-    table = figure.subplots(len(policies), 2, squeeze=False)
-    for (left, right), policy in zip(table, policies, strict=True):
-        live = runs.of(mix, policy)[0]
-        expected = simulated[f"{mix} {policy}"]
-        end_s = 1.02 * max(live.makespan_s, expected["makespan_s"])
-        _draw_use(left, live.use, f"{policy}, live: {live.makespan_s:.0f} s", end_s)
-        title = f"{policy}, simulated: {expected['makespan_s']:.0f} s"
-        _draw_use(right, rows_of(expected["use"]), title, end_s)
-    figure.suptitle(f"mix {mix}: GPUs that compute (black), MB/s of all links (red); kernels are emulated")
-    figure.savefig(file, dpi=70)
+    with drawing(file, (12, 2.6 * len(policies)), len(policies), 2, dpi=70) as (figure, table):
+        for (left, right), policy in zip(table, policies, strict=True):
+            live = runs.of(mix, policy)[0]
+            expected = simulated[f"{mix} {policy}"]
+            end_s = 1.02 * max(live.makespan_s, expected["makespan_s"])
+            _draw_use(left, live.use, f"{policy}, live: {live.makespan_s:.0f} s", end_s)
+            title = f"{policy}, simulated: {expected['makespan_s']:.0f} s"
+            _draw_use(right, rows_of(expected["use"]), title, end_s)
+        figure.suptitle(
+            f"mix {mix}: GPUs that compute (black), MB/s of all links (red); kernels are emulated"
+        )
     return file
 
 

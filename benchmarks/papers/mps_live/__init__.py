@@ -269,20 +269,18 @@ def draw(report: Report, stem: str) -> list[str]:
 
 
 def _draw_pair(live: DagRun, simulated: DagRun, file: str) -> str:
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
+    from yarn_accel.report.figures import colour_of, drawing
 
-    figure = Figure(figsize=(12, 6), layout="constrained")
-    colours = {name: colormaps["tab10"](number % 10) for number, name in enumerate(live.dags)}
-    panels = figure.subplots(2, 1, sharex=True)
-    for axes, run, name in ((panels[0], live, "live"), (panels[1], simulated, "simulated")):
-        _draw_spans(axes, run, colours)
-        axes.set_title(f"{name}: makespan {run.makespan_s:.1f} s, unfairness {run.unfairness:.2f}")
-    panels[1].set_xlabel("s")
-    handles = [panels[0].barh([0], [0], color=colour, label=name) for name, colour in colours.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize="small")
-    figure.suptitle(f"{live.key.world}: tasks by machine; computing is emulated")
-    figure.savefig(file, dpi=80)
+    with drawing(file, (12, 6), rows=2, dpi=80, sharex=True) as (figure, table):
+        colours = {name: colour_of(number) for number, name in enumerate(live.dags)}
+        panels = table[:, 0]
+        for axes, run, name in ((panels[0], live, "live"), (panels[1], simulated, "simulated")):
+            _draw_spans(axes, run, colours)
+            axes.set_title(f"{name}: makespan {run.makespan_s:.1f} s, unfairness {run.unfairness:.2f}")
+        panels[1].set_xlabel("s")
+        handles = [panels[0].barh([0], [0], color=colour, label=name) for name, colour in colours.items()]
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize="small")
+        figure.suptitle(f"{live.key.world}: tasks by machine; computing is emulated")
     return file
 
 

@@ -82,24 +82,22 @@ def run(quick: bool, say: Callable[[str], None], report: Report, only: Sequence[
 
 def draw(report: Report, stem: str) -> list[str]:
     """Draw the paper's figures from the series, means with their 95 % intervals; returns the files."""
-    from matplotlib.figure import Figure
+    from yarn_accel.report.figures import drawing
 
     files = []
     for kind, panels in _FIGURES.items():
         if kind not in report.series:
             continue
-        figure = Figure(figsize=(5.5 * len(panels), 4.5), layout="constrained")
-        for axes, (name, title) in zip(figure.subplots(1, len(panels)), panels, strict=True):
-            for policy, points in report.series[kind][name].items():
-                x, mean, low, high = zip(*points, strict=True)
-                axes.plot(x, mean, marker="o", markersize=3, label=policy)
-                axes.fill_between(x, low, high, alpha=0.12)
-            axes.set_title(title, fontsize=10)
-            axes.set_xlabel(_X[kind])
-        axes.legend(fontsize=7)
-        file = f"{stem}-{kind}.png"
-        figure.savefig(file, dpi=110)
-        files.append(file)
+        files.append(f"{stem}-{kind}.png")
+        with drawing(files[-1], (5.5 * len(panels), 4.5), columns=len(panels)) as (_, table):
+            for axes, (name, title) in zip(table[0], panels, strict=True):
+                for policy, points in report.series[kind][name].items():
+                    x, mean, low, high = zip(*points, strict=True)
+                    axes.plot(x, mean, marker="o", markersize=3, label=policy)
+                    axes.fill_between(x, low, high, alpha=0.12)
+                axes.set_title(title, fontsize=10)
+                axes.set_xlabel(_X[kind])
+            axes.legend(fontsize=7)
     return files
 
 

@@ -329,37 +329,38 @@ def small_png(path: Path) -> bytes:
 
 def draw_beside(claims: Sequence[JudgedClaim], file: Path) -> Path | None:
     """Each figure of ours as a part of the paper's, both as numbers beside it; None: no claim has both."""
-    from matplotlib.figure import Figure as Drawing
+    from yarn_accel.report.figures import drawing
 
     lines = list(_comparable(claims))
     if not lines:
         return None
-    drawing = Drawing(figsize=(11, 1.1 + 0.27 * len(lines)), layout="constrained")
-    axes = drawing.subplots()
-    places = range(len(lines))
-    axes.axvline(1.0, color="#55606e", linewidth=1)
-    axes.axvspan(0.95, 1.05, color="#e1e5ea", zorder=0)
-    for at, (_, paper, row) in zip(places, lines, strict=True):
-        if row["spread"]:
-            low, high = sorted(each / paper for each in row["spread"])
-            axes.plot([max(low, 1e-3), high], [at, at], color="#8fb3d9", linewidth=3, solid_capstyle="butt")
-        axes.plot([row["value"] / paper], [at], "o", color="#0b5cad", markersize=5)
-    labels = [
-        text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 3] + "..." for text, *_ in lines
-    ]
-    axes.set_yticks(places, labels, fontsize=8)
-    axes.set_ylim(len(lines) - 0.4, -0.6)
-    values = [row["value"] / paper for _, paper, row in lines]
-    if min(values) > 0 and max(values) / min(values) > 8:
-        axes.set_xscale("log")
-    right = axes.secondary_yaxis("right")
-    numbers = [f"paper {paper:.4g}, ours {row['value']:.4g} {row['unit']}" for _, paper, row in lines]
-    right.set_yticks(places, numbers, fontsize=8)
-    axes.set_xlabel(
-        "ours over the paper's figure (band: within 5 %; bar: spread of single measurements)", fontsize=8
-    )
-    axes.grid(axis="x", alpha=0.3)
-    drawing.savefig(file, dpi=110)
+    with drawing(file, (11, 1.1 + 0.27 * len(lines))) as (_, table):
+        axes = table[0, 0]
+        places = range(len(lines))
+        axes.axvline(1.0, color="#55606e", linewidth=1)
+        axes.axvspan(0.95, 1.05, color="#e1e5ea", zorder=0)
+        for at, (_, paper, row) in zip(places, lines, strict=True):
+            if row["spread"]:
+                low, high = sorted(each / paper for each in row["spread"])
+                axes.plot(
+                    [max(low, 1e-3), high], [at, at], color="#8fb3d9", linewidth=3, solid_capstyle="butt"
+                )
+            axes.plot([row["value"] / paper], [at], "o", color="#0b5cad", markersize=5)
+        labels = [
+            text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 3] + "..." for text, *_ in lines
+        ]
+        axes.set_yticks(places, labels, fontsize=8)
+        axes.set_ylim(len(lines) - 0.4, -0.6)
+        values = [row["value"] / paper for _, paper, row in lines]
+        if min(values) > 0 and max(values) / min(values) > 8:
+            axes.set_xscale("log")
+        right = axes.secondary_yaxis("right")
+        numbers = [f"paper {paper:.4g}, ours {row['value']:.4g} {row['unit']}" for _, paper, row in lines]
+        right.set_yticks(places, numbers, fontsize=8)
+        axes.set_xlabel(
+            "ours over the paper's figure (band: within 5 %; bar: spread of single measurements)", fontsize=8
+        )
+        axes.grid(axis="x", alpha=0.3)
     return file
 
 

@@ -101,60 +101,51 @@ def draw(report: Report, stem: str) -> list[str]:
         report: with the cells in its series.
         stem: beginning of the files' names.
     """
-    import matplotlib
-
-    matplotlib.use("agg")
     cells = Cells(Cell.from_mapping(values) for values in report.series.get("cells", ()))
-    drawn = []
-    for name, paint in (("speedup", _speedup), ("images", _images)):
-        figure = paint(cells)
-        if figure is not None:
-            file = f"{stem}-{name}.png"
-            figure.savefig(file, dpi=110)
-            drawn.append(file)
-    return drawn
+    paints = {"speedup": _speedup, "images": _images}
+    files = {name: f"{stem}-{name}.png" for name in paints}
+    return [files[name] for name, paint in paints.items() if paint(cells, files[name])]
 
 
-def _figure(n_rows: int, n_columns: int) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.0 * n_columns, 4.2 * n_rows), layout="constrained")
-    return figure, figure.subplots(n_rows, n_columns, squeeze=False)
-
-
-def _speedup(cells: Cells) -> Any:
+def _speedup(cells: Cells, file: str) -> bool:
     """Figure 5: a column for each operation, by intensity above, by payload below."""
     if not any(cell.key.operation in KERNELS for cell in cells.find(instrument=EMULATED, policy="paper")):
-        return None
-    figure, axes = _figure(2, len(KERNELS))
-    for column, (name, kernel) in enumerate(KERNELS.items()):
-        for cluster, colour in _COLOURS.items():
-            n_accelerators = CLUSTERS[cluster]
-            expected = expected_speedup(kernel, n_accelerators)
-            for axis in axes[:, column]:
-                axis.axhline(expected, color=colour, linestyle="--", linewidth=0.8)
-            for make, style, label in _SHOWN:
-                found = make(cells, cluster, name)
-                axes[0][column].plot(
-                    found.keys(), found.values(), style, color=colour, label=f"{cluster}, {label}"
+        return False
+    from yarn_accel.report.figures import drawing
+
+    with drawing(file, (5.0 * len(KERNELS), 8.4), rows=2, columns=len(KERNELS)) as (figure, axes):
+        for column, (name, kernel) in enumerate(KERNELS.items()):
+            for cluster, colour in _COLOURS.items():
+                n_accelerators = CLUSTERS[cluster]
+                expected = expected_speedup(kernel, n_accelerators)
+                for axis in axes[:, column]:
+                    axis.axhline(expected, color=colour, linestyle="--", linewidth=0.8)
+                for make, style, label in _SHOWN:
+                    found = make(cells, cluster, name)
+                    axes[0][column].plot(
+                        found.keys(), found.values(), style, color=colour, label=f"{cluster}, {label}"
+                    )
+                by_payload = _by_payload(cells, cluster, name)
+                axes[1][column].plot(
+                    by_payload.keys(), by_payload.values(), "o-", color=colour, label=cluster
                 )
-            by_payload = _by_payload(cells, cluster, name)
-            axes[1][column].plot(by_payload.keys(), by_payload.values(), "o-", color=colour, label=cluster)
-        axes[0][column].set(
-            title=f"emulated {name}", xlabel="intensity", ylabel="speed-up over 4-0", xticks=INTENSITIES
+            axes[0][column].set(
+                title=f"emulated {name}", xlabel="intensity", ylabel="speed-up over 4-0", xticks=INTENSITIES
+            )
+            axes[1][column].set(
+                xlabel="payload of a task in the paper, MB", ylabel="speed-up of the task phase"
+            )
+            axes[1][column].set(xticks=PAYLOADS_MB)
+            for axis in axes[:, column]:
+                axis.set_ylim(bottom=0)
+                axis.grid(visible=True, alpha=0.3)
+        axes[0][0].legend(fontsize="x-small")
+        axes[1][0].legend(fontsize="x-small")
+        figure.suptitle(
+            f"Figure 5 again (payload {PAYLOAD_MB} MB above, intensity {PAYLOAD_INTENSITY} below); dashed: "
+            "kernels alone, by Table 2"
         )
-        axes[1][column].set(xlabel="payload of a task in the paper, MB", ylabel="speed-up of the task phase")
-        axes[1][column].set(xticks=PAYLOADS_MB)
-        for axis in axes[:, column]:
-            axis.set_ylim(bottom=0)
-            axis.grid(visible=True, alpha=0.3)
-    axes[0][0].legend(fontsize="x-small")
-    axes[1][0].legend(fontsize="x-small")
-    figure.suptitle(
-        f"Figure 5 again (payload {PAYLOAD_MB} MB above, intensity {PAYLOAD_INTENSITY} below); dashed: "
-        "kernels alone, by Table 2"
-    )
-    return figure
+    return True
 
 
 def _by_payload(cells: Cells, cluster: str, operation: str) -> dict[int, float]:
@@ -169,18 +160,20 @@ def _by_payload(cells: Cells, cluster: str, operation: str) -> dict[int, float]:
     return found
 
 
-def _images(cells: Cells) -> Any:
+def _images(cells: Cells, file: str) -> bool:
     """Figure 6: bars of the image job, each instrument by itself."""
     instruments = [each for each in (EMULATED, REAL) if cells.find(instrument=each, operation="features")]
     if not instruments:
-        return None
-    figure, axes = _figure(1, len(instruments))
-    for axis, instrument in zip(axes[0], instruments, strict=True):
-        found = cells.find(instrument=instrument, operation="features")
-        names = [cell.key.cluster for cell in found]
-        axis.bar(names, [cell.job_s for cell in found], color="lightgrey", label="whole job")
-        axis.bar(names, [cell.phase_s for cell in found], width=0.5, color="tab:blue", label="images")
-        axis.set(title=f"image job, {instrument}", ylabel="s")
-        axis.legend(fontsize="x-small")
-    figure.suptitle("Figure 6 again")
-    return figure
+        return False
+    from yarn_accel.report.figures import drawing
+
+    with drawing(file, (5.0 * len(instruments), 4.2), columns=len(instruments)) as (figure, axes):
+        for axis, instrument in zip(axes[0], instruments, strict=True):
+            found = cells.find(instrument=instrument, operation="features")
+            names = [cell.key.cluster for cell in found]
+            axis.bar(names, [cell.job_s for cell in found], color="lightgrey", label="whole job")
+            axis.bar(names, [cell.phase_s for cell in found], width=0.5, color="tab:blue", label="images")
+            axis.set(title=f"image job, {instrument}", ylabel="s")
+            axis.legend(fontsize="x-small")
+        figure.suptitle("Figure 6 again")
+    return True
