@@ -33,6 +33,7 @@ from yarn_accel.wire.schema import (
     Check,
     Field,
     FieldError,
+    HeaderError,
     boolean,
     dump_header,
     integer,
@@ -438,7 +439,7 @@ def _fixed_text(kind: int, values: Tuple[Any, ...]) -> Tuple[bytes, int]:
     text = dump_header(header, name)
     try:
         return text, _fixed_values(kind, text)[1]
-    except RemoteProtocolError as error:
+    except HeaderError as error:
         raise LocalProtocolError(error.message) from None
 
 

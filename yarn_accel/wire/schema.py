@@ -19,6 +19,14 @@ _UNWANTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _DOUBTFUL = re.compile(rb"\\ud[89a-f]|[0-9]{21}")
 
 
+class HeaderError(RemoteProtocolError):
+    """A header breaks a rule.
+
+    A type of its own: a signal handler of the caller may raise `RemoteProtocolError` within these functions,
+    and that must not be taken for one of theirs.
+    """
+
+
 class FieldError(ValueError):
     """A value breaks the rule of its field."""
 
@@ -64,9 +72,9 @@ def load_header(data: Union[bytes, bytearray], place: str) -> Dict[str, Any]:
         if b"\\u" in data:
             json.dumps(header, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
-        raise RemoteProtocolError("{}: the header is not JSON ({})".format(place, error)) from None
+        raise HeaderError("{}: the header is not JSON ({})".format(place, error)) from None
     if not isinstance(header, dict):
-        raise RemoteProtocolError("{}: the header is not a JSON object".format(place))
+        raise HeaderError("{}: the header is not a JSON object".format(place))
     return header
 
 
@@ -82,7 +90,7 @@ def dump_header(header: Mapping[str, Any], place: str) -> bytes:
         if _may_be_deep(data) or _DOUBTFUL.search(data):
             load_header(data, place)
         return data
-    except RemoteProtocolError as error:
+    except HeaderError as error:
         raise LocalProtocolError(error.message) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise LocalProtocolError("{}: cannot be written as JSON ({})".format(place, error)) from None
@@ -100,7 +108,7 @@ def read_fields(
     try:
         return _read(header, fields, ignore_unknown)
     except FieldError as error:
-        raise RemoteProtocolError("{}{}: {}".format(place, error.place, error)) from None
+        raise HeaderError("{}{}: {}".format(place, error.place, error)) from None
 
 
 def text(max_chars: int, min_chars: int = 0) -> Check:

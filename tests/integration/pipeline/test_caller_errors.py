@@ -130,13 +130,15 @@ def raised_by(set_alarm, accel, way):
 
 @pytest.mark.parametrize("way", ["call", "small", "large", "packed"])
 def test_what_a_signal_handler_raises_reaches_the_caller(accel, alarm, ignored, way):
-    moments, n_lost = random.Random(way), 0
+    moments, lost = random.Random(way), []
     for number in range(examples(60)):
         error = ERRORS[number % len(ERRORS)]()
         found = raised_by(functools.partial(alarm, error, moments.uniform(0.0005, 0.02)), accel, way)
-        n_lost += found is not error and error not in ignored
-    # Of some hundred one is lost, or raised late, out of frames that no `except` is around; why is not known.
-    assert n_lost <= 1 + examples(60) // 10
+        if found is not error and error not in ignored:
+            lost.append((error, found))
+    # On a machine where twenty want each core, 2 of 1,980 were lost: the loop ended as if nothing had been
+    # raised. Why is not known.
+    assert len(lost) <= 1, lost
     assert accel.lu(SMALL).piv.tolist() == [1, 1]
 
 
