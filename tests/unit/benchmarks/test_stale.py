@@ -143,10 +143,11 @@ def test_each_benchmark_names_what_it_measures_and_it_is_there() -> None:
 #: Those that compute their figures in their own processes, of which all that they import may be a part.
 SIMULATED = ("backfill", "grid", "hdas_paper", "mps_paper", "predictor", "torque_balance")
 #: Errors and files; what DAGs are, of which tasks alone have none; what measured a profile that is read; the
-#: checkpoints of a command that records nothing.
+#: checkpoints of a command that records nothing; what draws.
 BESIDE = re.compile(
     r"(yarn_accel|torque_sched)/(errors|extras|uris|users|storage|local_filesystem)\.py|yarn_accel/adapters/\w+\.py"
-    r"|yarn_accel/core/dags/model\.py|yarn_accel/sim/dag_checkpoints\.py|torque_sched/sampler/\w+\.py"
+    r"|yarn_accel/core/dags/model\.py|yarn_accel/sim/dag_checkpoints\.py|yarn_accel/(report/\w+|core/units)\.py"
+    r"|torque_sched/sampler/\w+\.py"
 )
 
 
