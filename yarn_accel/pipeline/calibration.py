@@ -32,7 +32,7 @@ _GROWTH = 8
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a calibration found: the best of several runs of one problem on one device."""
+    """A finding of a calibration: the best of several runs of one problem on one device."""
 
     device: str
     operation: str
@@ -42,7 +42,7 @@ class Measured:
 
 
 class Calibration:
-    """What is measured, what is still to be, and the file both come from and go to.
+    """The measurements of devices, those still to be made, and the file that keeps them.
 
     Args:
         config: names the file.
@@ -93,7 +93,7 @@ class Calibration:
             self._on_measured(measured)
 
     def next_problem(self, worker: int, device: Device) -> Problem | None:
-        """What an idle worker should measure now, if anything."""
+        """The problem that an idle worker should measure now; None: none."""
         left = self._left.get(device.name)
         if not left or worker in self._under_way:
             return None
@@ -141,7 +141,7 @@ def _default_path() -> Path | None:
 
 
 def _load(path: Path | None) -> dict[str, list[list[Any]]]:
-    """What the file holds; nothing when it is not there or not as it should be."""
+    """The content of the file; empty when it is not there or not as it should be."""
     if path is None:
         return {}
     try:

@@ -65,7 +65,7 @@ _MOST_WAITING = 512
 
 
 class _Reading(Enum):
-    """What is done with what the peer sends."""
+    """Whether a session takes what its peer sends."""
 
     ON = "on"
     WAITING = "waiting"  # a request waits for memory
@@ -185,7 +185,7 @@ class Session:
         """Carrier and payload checksum, as ``stats`` shows them."""
         return f"{'memfd' if self.has_shared_memory else self.carrier.kind}/{self._connection.checksum}"
 
-    # What the server says
+    # To the client
 
     def send(
         self, message: Message, payload: Sequence[memoryview] = (), reply: int = 0, fd: int = -1
@@ -538,7 +538,7 @@ def _connection(
 
 
 def _checksums(kind: str, config: PipelineConfig) -> tuple[str, ...]:
-    """What a client may choose: no checksum only where nothing can be damaged on the way."""
+    """The checksums that a client may choose; none only where nothing can be damaged on the way."""
     allowed = [name for name in config.checksums if name == "none" or name in available_checksums()]
     if kind != "tcp" and "none" not in allowed:
         allowed.append("none")

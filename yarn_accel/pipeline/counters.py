@@ -1,4 +1,4 @@
-"""What the server has done so far, as numbers; `PipelineServer.stats` puts them together.
+"""Counters of a server, and who may see them; `PipelineServer.stats` puts them together.
 
 What happens to a request is noted, and summed up for many at a time.  Tenants and operations are bounded in
 number, so that nobody can make the server remember names.

@@ -228,7 +228,7 @@ class RequestEngine:
                 logger.exception("a connection could not be ended in order")
                 session.close()
 
-    # What sessions report
+    # From sessions
 
     def _opened(self, session: Session, _: Opened) -> None:
         """A client has proved its credential."""
@@ -339,7 +339,7 @@ class RequestEngine:
         """A reply has left, or never will."""
         self.feed(event.Sent(reply, was_sent, time.monotonic()))
 
-    # What workers report
+    # From workers
 
     def worker_started(self, process: WorkerProcess, device: str, kind: str) -> None:
         """A worker takes jobs from now on."""

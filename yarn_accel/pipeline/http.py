@@ -1,4 +1,4 @@
-"""What can be looked at over HTTP: ``/healthz``, ``/metrics`` for Prometheus, ``/stats.json`` for programs.
+"""The server's state over HTTP: ``/healthz``, ``/metrics`` for Prometheus, ``/stats.json`` for programs.
 
 An event loop of its own, in a thread; loaded after the first answer, since it is a quarter of the server's
 start. The server is asked for its ``stats()`` at most once per `STATS_AGE_S` and never twice at a time, and

@@ -1,4 +1,4 @@
-"""What a server's own file system is called: its name in the settings, and the others it has."""
+"""The names of a server's own file system: the one in the settings, and others for the same."""
 
 from __future__ import annotations
 

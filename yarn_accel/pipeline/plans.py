@@ -73,7 +73,7 @@ class Work(WorkRecord):
 
 
 class ReferencedFile(NamedTuple):
-    """What a file that a request names gives to it.
+    """The arrays that a file gives to the request that names it.
 
     Attributes:
         specs: of its arrays.
@@ -85,7 +85,7 @@ class ReferencedFile(NamedTuple):
 
 
 class Plan:
-    """What requests of one kind need: same operation, same parameters, same inputs.
+    """The needs of requests of one kind: same operation, same parameters, same inputs.
 
     Attributes:
         params_text: the parameters, to tell whether another request has the same.
@@ -335,7 +335,7 @@ def lay_out(sizes: Iterable[int]) -> tuple[tuple[int, ...], int]:
 
 
 def digest_of(parts: Sequence[memoryview], stamps: Sequence[object] = ()) -> bytes:
-    """What tells the inputs of a request from others: their bytes, and what is known of files.
+    """The digest of a request's inputs: of their bytes, and of the stamps of files.
 
     A few bytes stand for themselves; which way it is depends on the header alone, which is compared too.
     """

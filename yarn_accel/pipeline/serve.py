@@ -20,7 +20,7 @@ from yarn_accel.pipeline.workers.launching import Launched, launch
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
 
-#: What the linear algebra libraries read, once, when they are loaded.
+#: Variables that the linear algebra libraries read, once, when they are loaded.
 _BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 
 

@@ -174,7 +174,7 @@ class PipelineServer:
         self.loop.stop()
         if self._thread is not None:
             self._thread.join()
-        # What is cut off now is not what a drain has finished.
+        # Requests that are cut off now were not finished by a drain.
         self._engine.on_drained = _nothing
         self._listeners.close()
         for session in self._open_sessions():

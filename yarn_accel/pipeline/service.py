@@ -40,7 +40,7 @@ _SWITCH_S = 0.0005
 _WORKERS_S, _LOOK_S = 5.0, 0.02
 #: Objects made before garbage is looked for: a request makes some thirty that are kept for a while.
 _GARBAGE_AFTER = 10_000
-#: What nobody waits for is loaded after the first answer, or after so long without one.
+#: Modules that nobody waits for are loaded after the first answer, or after so long without one.
 _FIRST_ANSWER_S = 0.5
 
 
@@ -86,7 +86,7 @@ def run(
 
 
 class _Service:
-    """What happens beside the requests, from the start to the end; in the loop."""
+    """Everything beside the requests, from the start to the end; in the loop."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class _Service:
 
         import yarn_accel.formats.npz_writer  # noqa: F401
 
-        # What is loaded stays: nobody has to look for garbage among it again.
+        # Modules stay: nobody has to look for garbage among them again.
         gc.freeze()
 
     def _drain(self) -> None:

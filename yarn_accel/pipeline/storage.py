@@ -39,7 +39,7 @@ _Task = tuple[Callable[[], Any], _Then]
 
 
 class LookedAt(NamedTuple):
-    """What the referenced files of a request look like, and what the request therefore needs."""
+    """The referenced files of a request as they look now, and the plan that follows from them."""
 
     stamps: list[Stamp]
     plan: Plan
@@ -178,7 +178,7 @@ def outputs_of(tensors: Sequence[tuple[str, Area]], view_of: Callable[[int], mem
 
 
 def look_at(store: Store, inputs: Iterable[RemoteInput]) -> tuple[list[Stamp], list[ReferencedFile]]:
-    """What each referenced file looks like now, and what it holds by its headers; no element is read.
+    """The stamp of each referenced file, and the arrays it holds by its headers; no element is read.
 
     Raises:
         StorageError: one cannot be looked at; transient when it changes meanwhile.
@@ -206,7 +206,7 @@ def look_at(store: Store, inputs: Iterable[RemoteInput]) -> tuple[list[Stamp], l
 
 
 def stamp_or_none(store: Store, uri: str) -> Stamp | None:
-    """What a file looks like now; None when there is none.
+    """The stamp of a file; None when there is none.
 
     Raises:
         StorageError: nobody can say.
@@ -242,7 +242,7 @@ def read_unchanged(
 
 @contextlib.contextmanager
 def _unless_changed(store: Store, uri: str, stamp: Stamp) -> Iterator[None]:
-    """What goes wrong with a file is its own fault only if it is still the one that was stamped."""
+    """An error within counts as the file's own only if the file is still the one that was stamped."""
     try:
         yield
     except (RejectedError, StorageError):

@@ -403,7 +403,7 @@ class WorkerSupervisor:
 def slot_facts(
     slot: Slot, process: WorkerProcess | None, start_fault: str, probes_gpus: bool
 ) -> dict[str, Any]:
-    """What there is to know about a place, for people.
+    """The facts about a place, for people.
 
     Args:
         slot: the place.
@@ -448,7 +448,7 @@ def has_places(facts: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def problems_of(facts: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What an operator should know, in one line each."""
+    """The troubles an operator should know of, in one line each."""
     return [
         f"{each['device']}: {each['state']}{': ' + fault if (fault := each['last_fault']) else ''}"
         for each in facts

@@ -1,4 +1,4 @@
-"""What each stage did when, as a file that Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
+"""A trace of every stage, as a file that Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
 
 Theory of operation.  Whoever did something calls `Trace.span`, which only appends to a deque; a thread turns
 what it finds there into events of the Chrome trace format and appends them to the file a few times a second.

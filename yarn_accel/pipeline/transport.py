@@ -134,7 +134,7 @@ _received = bytearray(_RECEIVE_BYTES)
 
 
 def server_context(config: PipelineConfig) -> ssl.SSLContext | None:
-    """What the configuration says about TLS; None: nothing.
+    """The TLS context that the configuration asks for; None: none.
 
     Raises:
         StartupError: a certificate or key cannot be used.
@@ -499,7 +499,7 @@ def _length(parts: Sequence[Buffer]) -> int:
 
 
 def _after(parts: list[Buffer], n_bytes: int) -> list[Buffer]:
-    """What is left of `parts` behind the first `n_bytes`."""
+    """The rest of `parts` behind the first `n_bytes`."""
     for index, part in enumerate(parts):
         if n_bytes < len(part):
             rest = parts[index:]

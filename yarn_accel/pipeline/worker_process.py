@@ -151,7 +151,7 @@ class _Layout:
 
 @dataclass(slots=True)
 class Tally:
-    """What a process has done so far."""
+    """Counts of the work that a process has done."""
 
     n_jobs: int = 0
     busy_s: float = 0.0
@@ -193,7 +193,7 @@ class WorkerProcess:
         self._facts: dict[bytes, Any] = {}
         self._mapped: set[int] = set()
         self._dropped: list[int] = []
-        #: What the socket did not take; the descriptors are our own copies.
+        #: Messages that the socket did not take; the descriptors are our own copies.
         self._unsent: deque[tuple[bytes, list[int]]] = deque()
         self._alive_ns = 0
         self._used_s = 0.0
@@ -566,7 +566,7 @@ class WorkerProcess:
         return self._popen.poll() is not None
 
     def bury(self) -> tuple[Lost, ...]:
-        """What it leaves unanswered, after it has ended."""
+        """Take leave of it after it has ended; returns the jobs it leaves unanswered."""
         self._is_gone = True
         lost = self._lost()
         self._batches.clear()

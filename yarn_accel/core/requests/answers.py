@@ -32,7 +32,7 @@ from yarn_accel.core.requests.settings import MachineSettings
 
 #: A larger answer is not copied.
 SMALL_ANSWER_BYTES = 64 * 1024
-#: What an answer costs beside its payload: the message, the request it belongs to.
+#: Memory of an answer beside its payload: the message, the request it belongs to.
 _OVERHEAD_BYTES = 1024
 #: A large answer is worth keeping when computing took longer than this rate would need to copy it.
 _COPY_BYTES_PER_S = 1e9
@@ -42,7 +42,7 @@ _MAX_CRASHED = 4096
 
 
 class KeyVerdict(enum.Enum):
-    """What to do with a request whose inputs are known."""
+    """How a request whose inputs are known goes on."""
 
     COMPUTE = "compute"
     JOIN = "join"
@@ -229,7 +229,7 @@ class Idempotency:
         known.payload_bytes = payload_bytes
         is_copy = payload_bytes <= SMALL_ANSWER_BYTES
         if work.writes and (not is_written or work.stamp is None):
-            # What lies there cannot be distinguished from something else.
+            # The file there cannot be distinguished from another.
             pass
         elif is_copy or (is_dear and self._may_keep(work)):
             self._n_answers += 1
@@ -245,7 +245,7 @@ class Idempotency:
         self._insert(work.name, known)
 
     def _may_keep(self, work: WorkRecord) -> bool:
-        """What lies in shared memory is never kept: its client may write there."""
+        """Whether its result may stay where it lies; not in shared memory, where its client may write."""
         if work.arena is None or work.input_grant is not None or work.is_kept:
             return False
         return work.segment_bytes <= self._kept_bound_bytes

@@ -76,7 +76,7 @@ class Looked(NamedTuple):
 
 
 class OutputLooked(NamedTuple):
-    """What lies where the output of a work goes, in answer to `LookAtOutput`; None: nothing, or unknown."""
+    """The file where the output of a work goes, in answer to `LookAtOutput`; None: none, or unknown."""
 
     work: WorkRecord
     stamp: Hashable | None
@@ -144,7 +144,7 @@ class WorkerLost(NamedTuple):
 
 
 class WorkResult(NamedTuple):
-    """What a worker says about one work.
+    """A worker's answer about one work.
 
     Attributes:
         failure: set when there is no result.

@@ -172,7 +172,7 @@ class Preparation:
             self.find_memory(work)
 
     def output_looked(self, event: OutputLooked) -> None:
-        """What lies where the output of a work goes was looked at."""
+        """The file where the output of a work goes was looked at."""
         work = event.work
         if work.state is not _CHECKING:
             return
@@ -364,7 +364,7 @@ class Preparation:
 
 
 _ON_CPU = "send it to a server that computes on its CPU, and report the message"
-#: What a request that has cost too many workers is answered, by code.
+#: Failures of requests that have cost too many workers, by code.
 COSTLY = {
     failure.code: failure
     for failure in (
@@ -622,7 +622,7 @@ class CutOff:
         return _NEVER
 
     def _excess(self) -> dict[TenantRecord, float]:
-        """What each tenant holds above its share, when the connections that are being ended are gone."""
+        """Bytes that each tenant holds above its share, once the connections being ended are gone."""
         share = self._memory.share_per_weight()
         tenants = self._state.tenants.values()
         excess = {each: each.held_bytes - share * each.settings.weight for each in tenants}

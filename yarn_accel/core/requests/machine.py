@@ -266,7 +266,7 @@ class RequestMachine:
             self._is_drained = True
             state.out.append(Drained())
 
-    # What to look at
+    # For stats and tests
 
     @property
     def works(self) -> dict[int, WorkRecord]:

@@ -361,7 +361,7 @@ class MemoryPool:
         return work.output_bytes if work.shared is not None else work.memory_bytes
 
     def _counted(self, work: WorkRecord) -> int:
-        """What a work counts in the share of its connection and in the inputs of its tenant."""
+        """Bytes that a work counts in the share of its connection and in the inputs of its tenant."""
         n_bytes = work.needs.input_bytes
         return n_bytes if n_bytes > SMALL_BYTES and work.shared is None else 0
 

@@ -44,7 +44,7 @@ EXPIRED = Failure("rejected", "deadline-exceeded", "the deadline passed before t
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Needs:
-    """What requests of one kind need: same operation, parameters and inputs.  One object serves them all.
+    """The needs of requests of one kind: same operation, parameters and inputs.  One object serves them all.
 
     Attributes:
         operation: its name.
@@ -91,7 +91,7 @@ class WorkState(enum.Enum):
     WAITING = "waiting"
     #: Its payload is on the way.
     RECEIVING = "receiving"
-    #: What lies where its output goes is looked at.
+    #: The file where its output goes is looked at.
     CHECKING = "checking"
     #: Its referenced inputs are read.
     READING = "reading"
@@ -117,7 +117,7 @@ STAGES: dict[WorkState, str] = {
 }
 
 
-# What waits for a worker
+# Queues for workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +378,7 @@ class TenantQueue:
         return queue
 
     def entries(self) -> Iterator[QueueEntry]:
-        """What is queued, in no order."""
+        """The queued entries, in no order."""
         return (e for kinds in self.kinds.values() for queue in kinds.queues.values() for e in queue)
 
     def validate(self) -> None:
@@ -641,7 +641,7 @@ class WorkRecord(QueueEntry):
 
 
 class MachineState:
-    """What the parts of the machine share.
+    """The state that the parts of the machine share.
 
     Attributes:
         out: the commands of this event so far.

@@ -74,7 +74,7 @@ class Scheduler:
         #: Tenants that have something queued, by name; to be looked at, not changed.
         self.waiting: dict[str, TenantQueue] = {}
 
-    # What changes
+    # Changes
 
     def tenant(self, name: str) -> TenantQueue:
         """The queue of a tenant."""
@@ -148,7 +148,7 @@ class Scheduler:
         if entry.due_s:
             heapq.heappush(self.due, (entry.due_s, entry.serial, entry))
             if len(self.due) > 2 * sum(each.n_queued for each in self.waiting.values()) + _SLACK:
-                # What was started or cancelled meanwhile has no deadline any more.
+                # Entries that were started or cancelled meanwhile have no deadline any more.
                 self.due = [due for due in self.due if due[2].is_queued and due[2].serial == due[1]]
                 heapq.heapify(self.due)
         self._settle(queue)
@@ -254,7 +254,7 @@ class Scheduler:
             wake_s = self.alarms[0][0]
         return wake_s
 
-    # What to look at
+    # For stats and tests
 
     @property
     def n_queued(self) -> int:
@@ -303,7 +303,7 @@ class Scheduler:
                 could_run = [self._first(tenant, group) for tenant in self.waiting.values()]
                 assert not any(could_run), "a worker is free and something could run"
 
-    # What waits
+    # Queues
 
     def _hear(self, now_s: float) -> None:
         if now_s > self._now_s:
@@ -475,7 +475,7 @@ class Scheduler:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """What a worker was sent; `left` are the entries it has not answered for, by id."""
+    """A batch that a worker was sent; `left` are the entries it has not answered for, by id."""
 
     tenant: TenantQueue
     left: dict[int, QueueEntry]
@@ -612,7 +612,7 @@ def size_class(work: float) -> int:
 
 @dataclass(slots=True)
 class Rate:
-    """What is known of an operation in one size class on one device; `n_seen` 0: nothing."""
+    """The speed of an operation in one size class on one device; `n_seen` 0: unknown."""
 
     s_per_unit: float = 0.0
     n_seen: int = 0

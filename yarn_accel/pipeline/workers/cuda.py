@@ -113,7 +113,7 @@ class CudaDevice:
         return CudaStream(self._cupy.cuda.Stream(non_blocking=True))
 
     def versions(self) -> dict[str, str]:
-        """What the speed of this device depends on."""
+        """The versions and model that the speed of this device depends on."""
         properties = self._runtime.getDeviceProperties(0)
         return {
             "cupy": str(self._cupy.__version__),
@@ -131,7 +131,7 @@ class CudaDevice:
         return lambda: self._unpin(mapping.address)
 
     def explain(self, error: BaseException) -> Failure:
-        """What a failed computation means; who bears it is put down as `fault` or `broken`."""
+        """The failure to report for an error; who bears it is put down as `fault` or `broken`."""
         blame = blame_of(error)
         text = f"{type(error).__name__}: {error}"
         if blame is Blame.UNCLEAR:
@@ -295,7 +295,7 @@ _CURE = (
 
 @dataclass(frozen=True)
 class ToolkitFacts:
-    """What was found on this node.
+    """The CUDA libraries found on this node.
 
     Attributes:
         paths: by name of the library, its file.

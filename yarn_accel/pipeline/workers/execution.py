@@ -136,7 +136,7 @@ def _address(array: Array) -> int:
 
 @dataclass(slots=True)
 class Template:
-    """What is the same in many jobs.
+    """The operation, parameters and layout that many jobs have in common.
 
     Attributes:
         run: ``run(arrays, params, place)``.
@@ -177,7 +177,7 @@ class Forms:
         self.device_kind = device_kind
 
     def template(self, name: str, params: dict[str, Any], specs: Sequence[TensorSpec]) -> Template:
-        """What runs jobs of that kind; where it cannot be loaded, something that says so for each job."""
+        """The template of jobs of that kind; one that fails each job where the operation cannot be loaded."""
         try:
             operation = registry.get(name)
             run, run_batch = operation.form(self.device_kind), operation.batch_form(self.device_kind)
@@ -208,7 +208,7 @@ def prepare(extra_operations: Sequence[str]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """What the speed of this worker depends on, besides the machine."""
+    """The versions that the speed of this worker depends on."""
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return {
         "python": platform.python_version(),
@@ -246,7 +246,7 @@ class Task:
 
 @dataclass(slots=True)
 class Answer:
-    """What came of one task; ``places`` are segment and offset of each tensor, one after the other."""
+    """The answer to one task; ``places`` are segment and offset of each tensor, one after the other."""
 
     task: int
     overwritten: bool = False

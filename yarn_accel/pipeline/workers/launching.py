@@ -84,7 +84,7 @@ def _path() -> str:
 
 
 class LaneState(IntEnum):
-    """What a lane of a worker is at."""
+    """The state of a lane of a worker."""
 
     IDLE = 0
     READING = 1
@@ -127,7 +127,7 @@ class ControlWord:
             time.sleep(TICK_S)
 
     def job_at(self, jobs: Container[int]) -> tuple[LaneState, int, int]:
-        """What the worker is at among these jobs: state, id of the first, how many; 0: at none of them."""
+        """Where the worker is among these jobs: state, id of the first, how many; 0: at none of them."""
         for lane in range(N_LANES):
             first = self.words[lane * self.LANE + self.FIRST]
             if first in jobs:
@@ -180,7 +180,7 @@ def die_with_parent(parent: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What one worker computes with; it travels to the worker as JSON.
+    """The device that one worker computes with; it travels to the worker as JSON.
 
     Attributes:
         name: ``cpu``, ``cuda:3`` or, for part 1 of a GPU that MIG divides, ``cuda:3:1``, as results name it;
@@ -204,5 +204,5 @@ class Device:
     n_sharing: int = 1
 
     def environment(self) -> dict[str, str]:
-        """What makes CUDA see this GPU and no other, as its number 0; to be set before CUDA starts."""
+        """Variables that make CUDA see this GPU alone, as its number 0; to be set before CUDA starts."""
         return {CUDA_VARIABLE: self.uuid} if self.kind == "cuda" else {}

@@ -22,7 +22,7 @@ from yarn_accel.pipeline.workers.protocol import Channel, encode_object
 
 def main(arguments: Sequence[str]) -> int:
     """Be a worker."""
-    # What is imported stays, and to look for garbage among it would take an eighth of the start.
+    # Imported modules stay, and to look for garbage among them would take an eighth of the start.
     gc.disable()
     channel_fd, control_fd, parent = (int(text) for text in arguments[:3])
     signal.signal(signal.SIGINT, signal.SIG_IGN)

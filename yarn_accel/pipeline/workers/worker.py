@@ -259,7 +259,7 @@ class _SharedClock:
 
 @dataclass(frozen=True, slots=True)
 class _LaneBatch:
-    """What one lane computes.
+    """A batch that one lane computes.
 
     Attributes:
         begins_after: what is answered before it may begin.
