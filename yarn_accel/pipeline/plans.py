@@ -101,23 +101,6 @@ class Plan:
         needs: what the request machine must know, by whether the inputs must stay as they are.
     """
 
-    __slots__ = (
-        "_areas",
-        "converted",
-        "files",
-        "inputs",
-        "inputs_end",
-        "kinds",
-        "likeness",
-        "needs",
-        "offsets",
-        "operation",
-        "params_text",
-        "payload_bytes",
-        "references",
-        "specs",
-    )
-
     def __init__(
         self,
         operation: Operation,

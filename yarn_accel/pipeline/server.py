@@ -84,7 +84,11 @@ class PipelineServer:
         self._cores = CpuIdleLimit(config.wake_latency_us, self.counters.n_requests)
         self._buffers = Buffers()
         filesystem = OwnFilesystem.of(config)
-        store = store or _store(config, filesystem.default_fs)
+        store = store or Store(
+            config.hdfs_conf_dir or None,
+            default_fs=filesystem.default_fs,
+            follow_symlinks=config.follow_symlinks,
+        )
         self._storage = Storage(config, store, self.loop)
         self._engine = RequestEngine(
             config,
@@ -298,7 +302,3 @@ class PipelineServer:
 
 def _nothing() -> None:
     """Nobody waits for the end of a drain any more."""
-
-
-def _store(config: PipelineConfig, default_fs: str) -> Store:
-    return Store(config.hdfs_conf_dir or None, default_fs=default_fs, follow_symlinks=config.follow_symlinks)

@@ -94,10 +94,13 @@ class RequestMachine:
         self._preparation = preparation
         self._wake_s = _NEVER
         self._is_drained = False
+        self._n_works = 0
+        #: Needs that are refused for no size, and ask for no rights.
+        self._fit: set[Needs] = set()
         self._handlers: dict[type, Callable[[Any], None]] = {
             ConnectionOpened: self._opened,
             ConnectionClosed: self._closed,
-            Received: _Intake(settings, memory, idempotency, preparation, state).received,
+            Received: self._received,
             Arrived: preparation.arrived,
             Looked: preparation.looked,
             OutputLooked: preparation.output_looked,
@@ -227,6 +230,93 @@ class RequestMachine:
         event.connection.moved_s = event.now_s
         self._memory.sharing.give_back(event.connection, event.segment)
 
+    # Requests that come
+
+    def _received(self, event: Received) -> None:
+        """The header of a request has arrived."""
+        state, work = self._state, event.work
+        connection = work.connection
+        if not connection.is_open:
+            return
+        request_id, needs = work.request_id, work.needs
+        connection.moved_s = state.now_s
+        waits = connection.waits
+        if state.is_draining or len(waits) >= self._settings.max_in_flight:
+            self._turn_away(connection, request_id)
+            return
+        name = work.name
+        idempotency = self._idempotency
+        if state.now_s > idempotency.all_young_until_s:
+            idempotency.forget_old()
+        is_known = name in idempotency.running or name in idempotency.answered
+        if request_id in waits or (is_known and idempotency.is_conflict(name, needs, work.writes)):
+            self._refuse(connection, request_id, key_reused(name[1]))
+            return
+        if needs not in self._fit or work.writes:
+            failure = self._unfit(work)
+            if failure is not None:
+                self._refuse(connection, request_id, failure)
+                return
+        self._admit(work, event)
+
+    def _admit(self, work: WorkRecord, event: Received) -> None:
+        """Take a request, and let it go its way."""
+        state, connection, request_id = self._state, work.connection, work.request_id
+        work.id = self._n_works = number = self._n_works + 1
+        connection.waits[request_id] = connection.works[request_id] = state.works[number] = work
+        state.n_active += 1
+        connection.tenant.n_works += 1
+        if event.deadline_s:
+            work.due_s = state.now_s + event.deadline_s
+        if work.shared is not None:
+            self._admit_shared(work, work.shared, event.digest or b"")
+        elif work.needs.reads:
+            work.state = _LOOKING
+            self._preparation.announce(work)
+            state.out.append(Look(work))
+        elif event.digest is None or self._preparation.confirm(work, event.digest):
+            self._preparation.find_memory(work)
+
+    def _admit_shared(self, work: WorkRecord, place: SharedInputs, digest: bytes) -> None:
+        """The inputs lie in shared memory already."""
+        grant = self._memory.sharing.use(work.connection, place, not work.needs.keep_inputs)
+        if isinstance(grant, Failure):
+            self._preparation.fail(work, grant)
+            return
+        work.input_grant = grant
+        if self._preparation.confirm(work, digest):
+            self._preparation.find_memory(work)
+
+    def _unfit(self, work: WorkRecord) -> Failure | None:
+        """Why a request is refused whatever its inputs are."""
+        needs = work.needs
+        if needs.reads or work.writes:
+            failure = forbidden(work.owner.settings, needs.reads, work.writes)
+            if failure is not None:
+                return failure
+            if needs.reads and work.shared is not None:
+                text = "inputs by reference and in shared memory do not mix"
+                return Failure("rejected", "bad-placement", text)
+        failure = too_large(needs, self._settings)
+        if failure is None and not needs.reads:
+            if len(self._fit) >= _MAX_KINDS:
+                self._fit.clear()
+            self._fit.add(needs)
+        return failure
+
+    def _turn_away(self, connection: ConnectionRecord, request_id: int) -> None:
+        out = self._state.out
+        if self._state.is_draining:
+            out.append(ReplyBusy(connection, request_id, _DRAIN_RETRY_S, "shutting down"))
+        else:
+            reason = "too many requests of this connection"
+            out.append(ReplyBusy(connection, request_id, _FULL_RETRY_S, reason))
+        self._preparation.skip(connection, request_id)
+
+    def _refuse(self, connection: ConnectionRecord, request_id: int, failure: Failure) -> None:
+        self._state.out.append(ReplyFailure(connection, request_id, failure, None, False))
+        self._preparation.skip(connection, request_id)
+
     # Time, and what follows from everything
 
     def _drain_started(self, event: DrainStarted) -> None:
@@ -333,112 +423,6 @@ class RequestMachine:
             assert tenant.n_works == sum(work.owner is tenant for work in state.works.values())
         needed = self._memory.n_waiting and not self._memory.must_serve
         assert not needed or self._wake_s < _NEVER, "somebody waits for memory and nobody looks"
-
-
-class _Intake:
-    """Takes requests, or refuses them."""
-
-    def __init__(
-        self,
-        settings: MachineSettings,
-        memory: MemoryPool,
-        idempotency: Idempotency,
-        preparation: Preparation,
-        state: MachineState,
-    ) -> None:
-        self._settings = settings
-        self._memory = memory
-        self._idempotency = idempotency
-        self._preparation = preparation
-        self._state = state
-        self._n_works = 0
-        #: Needs that are refused for no size, and ask for no rights.
-        self._fit: set[Needs] = set()
-
-    def received(self, event: Received) -> None:
-        """The header of a request has arrived."""
-        state, work = self._state, event.work
-        connection = work.connection
-        if not connection.is_open:
-            return
-        request_id, needs = work.request_id, work.needs
-        connection.moved_s = state.now_s
-        waits = connection.waits
-        if state.is_draining or len(waits) >= self._settings.max_in_flight:
-            self._turn_away(connection, request_id)
-            return
-        name = work.name
-        idempotency = self._idempotency
-        if state.now_s > idempotency.all_young_until_s:
-            idempotency.forget_old()
-        is_known = name in idempotency.running or name in idempotency.answered
-        if request_id in waits or (is_known and idempotency.is_conflict(name, needs, work.writes)):
-            self._refuse(connection, request_id, key_reused(name[1]))
-            return
-        if needs not in self._fit or work.writes:
-            failure = self._unfit(work)
-            if failure is not None:
-                self._refuse(connection, request_id, failure)
-                return
-        self._admit(work, event)
-
-    def _admit(self, work: WorkRecord, event: Received) -> None:
-        """Take a request, and let it go its way."""
-        state, connection, request_id = self._state, work.connection, work.request_id
-        work.id = self._n_works = number = self._n_works + 1
-        connection.waits[request_id] = connection.works[request_id] = state.works[number] = work
-        state.n_active += 1
-        connection.tenant.n_works += 1
-        if event.deadline_s:
-            work.due_s = state.now_s + event.deadline_s
-        if work.shared is not None:
-            self._admit_shared(work, work.shared, event.digest or b"")
-        elif work.needs.reads:
-            work.state = _LOOKING
-            self._preparation.announce(work)
-            state.out.append(Look(work))
-        elif event.digest is None or self._preparation.confirm(work, event.digest):
-            self._preparation.find_memory(work)
-
-    def _admit_shared(self, work: WorkRecord, place: SharedInputs, digest: bytes) -> None:
-        """The inputs lie in shared memory already."""
-        grant = self._memory.sharing.use(work.connection, place, not work.needs.keep_inputs)
-        if isinstance(grant, Failure):
-            self._preparation.fail(work, grant)
-            return
-        work.input_grant = grant
-        if self._preparation.confirm(work, digest):
-            self._preparation.find_memory(work)
-
-    def _unfit(self, work: WorkRecord) -> Failure | None:
-        """Why a request is refused whatever its inputs are."""
-        needs = work.needs
-        if needs.reads or work.writes:
-            failure = forbidden(work.owner.settings, needs.reads, work.writes)
-            if failure is not None:
-                return failure
-            if needs.reads and work.shared is not None:
-                text = "inputs by reference and in shared memory do not mix"
-                return Failure("rejected", "bad-placement", text)
-        failure = too_large(needs, self._settings)
-        if failure is None and not needs.reads:
-            if len(self._fit) >= _MAX_KINDS:
-                self._fit.clear()
-            self._fit.add(needs)
-        return failure
-
-    def _turn_away(self, connection: ConnectionRecord, request_id: int) -> None:
-        out = self._state.out
-        if self._state.is_draining:
-            out.append(ReplyBusy(connection, request_id, _DRAIN_RETRY_S, "shutting down"))
-        else:
-            reason = "too many requests of this connection"
-            out.append(ReplyBusy(connection, request_id, _FULL_RETRY_S, reason))
-        self._preparation.skip(connection, request_id)
-
-    def _refuse(self, connection: ConnectionRecord, request_id: int, failure: Failure) -> None:
-        self._state.out.append(ReplyFailure(connection, request_id, failure, None, False))
-        self._preparation.skip(connection, request_id)
 
 
 def forbidden(tenant: TenantSettings, reads: Iterable[str], writes: str) -> Failure | None:

@@ -184,18 +184,6 @@ class BatchQueue:
     is full by itself.
     """
 
-    __slots__ = (
-        "_heap",
-        "_limits",
-        "_max_size",
-        "alarm_s",
-        "goes_at_once",
-        "n_bytes",
-        "n_entries",
-        "owner",
-        "published",
-    )
-
     def __init__(self, owner: KindQueue, limits: BatchLimits, is_single: bool) -> None:
         self.owner = owner
         #: Whether no entry waits for others to come.
@@ -264,8 +252,6 @@ class BatchQueue:
 
 class KindQueue:
     """The batch queues of one tenant whose entries can run on the same device kinds."""
-
-    __slots__ = ("_heap", "_limits", "kinds", "queues")
 
     def __init__(self, kinds: tuple[str, ...], limits: BatchLimits) -> None:
         self.kinds = kinds
@@ -472,6 +458,7 @@ class TenantRecord:
     waiting: deque[WorkRecord] = field(default_factory=deque)
 
 
+@dataclass(slots=True, eq=False)
 class ConnectionRecord:
     """One connection, made by the shell and kept by the machine from `ConnectionOpened` on.
 
@@ -490,35 +477,18 @@ class ConnectionRecord:
         is_cut: it is being ended.
     """
 
-    __slots__ = (
-        "granted_bytes",
-        "grants",
-        "held_bytes",
-        "is_cut",
-        "is_open",
-        "moved_s",
-        "n_leaving",
-        "receiving",
-        "session",
-        "tenant",
-        "waits",
-        "works",
-    )
-
-    tenant: TenantRecord
-
-    def __init__(self, session: Any = None) -> None:
-        self.session = session
-        self.waits: dict[int, WorkRecord] = {}
-        self.works: dict[int, WorkRecord] = {}
-        self.n_leaving = 0
-        self.held_bytes = 0
-        self.moved_s = 0.0
-        self.receiving: WorkRecord | None = None
-        self.grants: dict[int, Grant] = {}
-        self.granted_bytes = 0
-        self.is_open = False
-        self.is_cut = False
+    session: Any = None
+    tenant: TenantRecord = field(init=False)
+    waits: dict[int, WorkRecord] = field(default_factory=dict)
+    works: dict[int, WorkRecord] = field(default_factory=dict)
+    n_leaving: int = 0
+    held_bytes: int = 0
+    moved_s: float = 0.0
+    receiving: WorkRecord | None = None
+    grants: dict[int, Grant] = field(default_factory=dict)
+    granted_bytes: int = 0
+    is_open: bool = False
+    is_cut: bool = False
 
     def validate(self) -> None:
         """Check that what it holds agrees with what is counted.
@@ -640,6 +610,7 @@ class WorkRecord(QueueEntry):
             assert self.n_holders or self.is_kept or self.pending, "nothing holds it"
 
 
+@dataclass(slots=True)
 class MachineState:
     """The state that the parts of the machine share.
 
@@ -655,27 +626,13 @@ class MachineState:
         counts: of rare things, for `stats`.
     """
 
-    __slots__ = (
-        "connections",
-        "counts",
-        "departed",
-        "is_draining",
-        "is_unsettled",
-        "n_active",
-        "now_s",
-        "out",
-        "tenants",
-        "works",
-    )
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self.out: list[Any] = []
-        self.connections: dict[ConnectionRecord, None] = {}
-        self.tenants: dict[str, TenantRecord] = {}
-        self.works: dict[int, WorkRecord] = {}
-        self.n_active = 0
-        self.departed: set[TenantRecord] = set()
-        self.is_draining = False
-        self.is_unsettled = False
-        self.counts = {"abandoned": 0, "cancelled": 0, "cut_off": 0}
+    now_s: float = 0.0
+    out: list[Any] = field(default_factory=list)
+    connections: dict[ConnectionRecord, None] = field(default_factory=dict)
+    tenants: dict[str, TenantRecord] = field(default_factory=dict)
+    works: dict[int, WorkRecord] = field(default_factory=dict)
+    n_active: int = 0
+    departed: set[TenantRecord] = field(default_factory=set)
+    is_draining: bool = False
+    is_unsettled: bool = False
+    counts: dict[str, int] = field(default_factory=lambda: {"abandoned": 0, "cancelled": 0, "cut_off": 0})
