@@ -33,7 +33,7 @@ SPARK = .venv-spark
 SPARK_PACKAGES = 'pyspark>=3.5,<3.6' 'numpy>=1.26' 'pandas>=2.0' 'pyarrow>=15.0' 'scipy>=1.11'
 # What of NVIDIA's and CuPy's wheels works without a GPU, and the emulated CUDA built there; not part of `make test`.
 CUDA = .venv-cuda
-ON_A_GPU = tests/unit/operations tests/unit/pipeline/workers/test_cuda_device.py tests/integration/pipeline/test_on_a_gpu.py
+ON_A_GPU = tests/unit/operations tests/unit/pipeline/workers/test_cuda.py tests/integration/pipeline/test_on_a_gpu.py
 # All that a GPU's node needs beside its driver; not part of `make test`.
 GPU = .venv-gpu
 # Without what another lane's Python writes there meanwhile.
