@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from yarn_accel.core.application.commands import PublishBindings
-from yarn_accel.core.application.history import EventHistory
-from yarn_accel.core.binding.events import (
+from yarn_accel.core.application.nodes import EventHistory
+from yarn_accel.core.binding.policy import (
     ANodeAdded,
     ANodeLost,
     BindingEvent,
@@ -69,7 +69,7 @@ class Bindings:
         self._touched: dict[str, None] = {}
 
     def begin(self, attempt: int) -> None:
-        """Versions of this attempt are above those of the ones before."""
+        """Make the versions of this attempt larger than those of earlier ones."""
         self.version = max(self.version, attempt << _FIRST_OF_ATTEMPT)
 
     def set(self, node: str, binding: NodeBinding | None, now_s: float) -> None:
@@ -101,7 +101,7 @@ class Bindings:
             self._apply_all(now_s)
 
     def rebind(self, now_s: float) -> None:
-        """Make all bindings anew, regardless of those before."""
+        """Make all bindings anew, regardless of the present ones."""
         if not self.is_open:
             return
         before, self.bound = self.bound, {}
@@ -115,7 +115,7 @@ class Bindings:
         self._history.add(now_s, "", "all bindings made anew", "an admin asked for it")
 
     def publication(self) -> PublishBindings | None:
-        """What changed since the last time; None: nothing."""
+        """The changes since the last publication; None: there are none."""
         if not self.is_open or (self._is_published and not self._changed and not self._changed_servers):
             return None
         self.version += 1
@@ -174,7 +174,7 @@ class Bindings:
                     self._apply(event, now_s)
 
     def _restore(self, published: Mapping[str, str], now_s: float) -> None:
-        """All ANodes, then all NNodes at once with their former servers; kept bindings are not recorded."""
+        """Make the first bindings with the published ones; those that are kept are not recorded."""
         for node in self._all(NodeKind.ANODE):
             for event in _events(node, None, self.node_bindings[node]):
                 self._apply(event, now_s)

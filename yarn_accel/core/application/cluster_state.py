@@ -1,21 +1,75 @@
-"""The state of the application: nodes, containers, bindings, slots, timers."""
+"""The state of the application, and the invariants that hold after every event."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-from yarn_accel.core.application.bindings import Bindings
-from yarn_accel.core.application.commands import Command
-from yarn_accel.core.application.container_manager import ContainerManager
-from yarn_accel.core.application.history import EventHistory
-from yarn_accel.core.application.lifecycle import Lifecycle
-from yarn_accel.core.application.role_instance import Node, RoleInstance
-from yarn_accel.core.application.roles import ContainerRole, NodeSelector, RoleTable
-from yarn_accel.core.application.settings import Settings
-from yarn_accel.core.application.slots import SlotManager, SlotMode
-from yarn_accel.core.application.timers import NEVER, Timers
-from yarn_accel.core.binding.events import BindingPolicy
+from yarn_accel.core.application.bindings import Bindings, NodeKind
+from yarn_accel.core.application.commands import Command, Register, Unregister
+from yarn_accel.core.application.containers import ContainerManager
+from yarn_accel.core.application.nodes import NEVER, EventHistory, Node, Phase, RoleInstance, Timers, serves
+from yarn_accel.core.application.settings import ContainerRole, NodeSelector, RoleTable, Settings
+from yarn_accel.core.application.slots import SlotManager, SlotMode, shares
+from yarn_accel.core.binding.policy import BindingPolicy
+
+
+class Lifecycle:
+    """The state of the whole application at the RM, from the first `Register` to `Unregistered`.
+
+    Attributes:
+        stopping_s: since when it stops; None: it does not stop.
+        is_over: the RM has accepted the end.
+    """
+
+    def __init__(self, settings: Settings, commands: list[Command]) -> None:
+        self._settings = settings
+        self._commands = commands
+        self._ordered_s = -NEVER
+        self.attempt = 0
+        self.is_registered = False
+        self.stopping_s: float | None = None
+        self.is_over = False
+
+    def registered(self, attempt: int) -> None:
+        """The RM accepted the registration."""
+        if not self.is_registered:
+            self.attempt = attempt
+            self.is_registered = True
+            self._ordered_s = -NEVER
+
+    def lost(self) -> None:
+        """The RM no longer knows the application."""
+        self.is_registered = False
+        self._ordered_s = -NEVER
+
+    def stop(self, now_s: float) -> None:
+        """Begin to stop, once."""
+        if self.stopping_s is None:
+            self.stopping_s = now_s
+
+    def reconcile(self, is_clear: bool, now_s: float) -> float:
+        """Register or unregister when that is due; returns when to look again.
+
+        Args:
+            is_clear: nothing is left that must end before the application may end.
+        """
+        if self.is_over:
+            return NEVER
+        if not self.is_registered:
+            return self._order(Register(), now_s)
+        if self.stopping_s is None:
+            return NEVER
+        limit_s = self.stopping_s + self._settings.stop_limit_s
+        if is_clear or now_s >= limit_s:
+            return self._order(Unregister("SUCCEEDED"), now_s)
+        return limit_s
+
+    def _order(self, command: Command, now_s: float) -> float:
+        if now_s >= self._ordered_s + self._settings.register_again_s:
+            self._ordered_s = now_s
+            self._commands.append(command)
+        return self._ordered_s + self._settings.register_again_s
 
 
 class ClusterState:
@@ -23,10 +77,9 @@ class ClusterState:
 
     Attributes:
         drained: nodes on which an admin wants no server, known or not.
-        chosen: by name of a role whose selector is CHOSEN, the nodes that are to have one.
+        chosen: the nodes that get a container, by name of a role whose selector is CHOSEN.
         dirty: nodes to be reconciled at the end of this event.
-        settled_s: when bindings are first made and published; not before all is heard that the published
-            ones need, but at `bind_by_s`, see `initial_bindings`.
+        bind_from_s, bind_by_s: bindings are first made between these times, see `InitialBindings`.
         published: the server's node of each node as it was published before this attempt.
         is_listed: the RM has reported all nodes.
         registered_s: when the RM last accepted us.
@@ -119,3 +172,111 @@ class ClusterState:
     def note(self, host: str, what: str, reason: str = "") -> None:
         """Add an entry to the history."""
         self.history.add(self.now_s, host, what, reason)
+
+
+def check(cluster: ClusterState, wake_s: float) -> None:
+    """Check every invariant that holds after an event; for tests, as it visits all nodes.
+
+    Args:
+        wake_s: when the caller's timer fires.
+
+    Raises:
+        AssertionError: naming what is broken.
+    """
+    assert not cluster.dirty, f"left dirty: {list(cluster.dirty)}"
+    assert not cluster.commands, "orders were left behind"
+    next_s = cluster.timers.next_s()
+    assert wake_s <= next_s, f"nobody is woken at {next_s}, but at {wake_s}"
+    _check_index(cluster)
+    for node in cluster.nodes.values():
+        if cluster.timers.at(node.host) <= cluster.now_s:
+            continue
+        for instance in node.instances.values():
+            _check_instance(cluster, node, instance)
+        _check_server(cluster, node)
+    if cluster.bindings.is_open:
+        _check_bindings(cluster)
+        _check_slots(cluster)
+
+
+def _check_index(cluster: ClusterState) -> None:
+    instances = [instance for node in cluster.nodes.values() for instance in node.instances.values()]
+    record = {container: instance for instance in instances for container in instance.records}
+    assert record == cluster.containers.instances, "containers and their index differ"
+    asked = {instance.request_id: instance for instance in instances if instance.request_id is not None}
+    assert asked == cluster.containers.requests, "requests and their index differ"
+
+
+def _check_instance(cluster: ClusterState, node: Node, instance: RoleInstance) -> None:
+    where = f"{instance.role.name} on {instance.node}"
+    live = list(instance.live())
+    if not cluster.life.is_registered or node.view is None:
+        return
+    assert len(live) <= 1, f"{where}: {len(live)} live containers"
+    assert not (live and instance.request_id is not None), f"{where}: has a container and asks for one"
+    assert not any(record.phase is Phase.GRANTED for record in live), f"{where}: granted and not launched"
+    if instance.records or instance.request_id is not None:
+        assert cluster.timers.at(node.host) < NEVER, f"{where}: nobody looks after it"
+    if not node.is_usable:
+        assert not instance.records, f"{where}: its node is gone"
+        assert instance.request_id is None, f"{where}: asks for a node that is gone"
+    elif not cluster.fits(node, instance.role) or cluster.life.stopping_s is not None:
+        assert instance.request_id is None, f"{where}: asks for what is not wanted"
+    elif not (live or node.view.is_leaving or node.host in cluster.drained or instance.is_done):
+        is_waiting = instance.is_vacating() or instance.backoff.until_s > cluster.now_s
+        assert is_waiting or instance.request_id is not None, f"{where}: nothing there and nothing asked"
+    if instance.report is not None:
+        assert any(record.container.id == instance.report.container for record in live), (
+            f"{where}: hears the dead"
+        )
+
+
+def _check_server(cluster: ClusterState, node: Node) -> None:
+    instance = cluster.server_instance(node)
+    if instance is None:
+        return
+    is_serving = serves(node, instance, cluster.now_s) is not None
+    assert node.is_serving == is_serving, f"{node.host}: is_serving is {node.is_serving}"
+    binding = cluster.bindings.node_bindings.get(node.host)
+    assert is_serving == (binding is not None and binding.kind is NodeKind.ANODE), f"{node.host}: {binding}"
+    if binding is not None:
+        assert node.view is not None, f"{node.host}: not reported, but {binding}"
+        assert binding.rack == node.view.rack, f"{node.host}: in {node.view.rack}, but {binding}"
+        assert cluster.life.stopping_s is None, f"{node.host}: stopping, but {binding}"
+
+
+def _check_bindings(cluster: ClusterState) -> None:
+    bindings = cluster.bindings
+    bindings.policy.validate()
+    assert bindings.bound == dict(bindings.policy.bound()), "our bindings are not the policy's"
+    anodes = {host for host, binding in bindings.node_bindings.items() if binding.kind is NodeKind.ANODE}
+    assert bindings.members.keys() == anodes, "our servers are not the ANodes"
+    members = {(server, node) for server, nodes in bindings.members.items() for node in nodes}
+    assert members == {(server, node) for node, server in bindings.bound.items()}, "members are not the bound"
+    in_racks = {node for nodes in bindings.racks.values() for node in nodes}
+    assert in_racks == anodes, "servers by rack are not the ANodes"
+
+
+def _check_slots(cluster: ClusterState) -> None:
+    slots, bindings = cluster.slots, cluster.bindings
+    expected: dict[str, int] = {}
+    for server, members in bindings.members.items():
+        expected.update(shares(bindings.node_bindings[server].capacity, server, members))
+    for host, node in cluster.nodes.items():
+        if slots.mode is SlotMode.RESTORE:
+            assert slots.wanted(host) is None, f"{host}: wants slots when they are restored"
+        else:
+            assert slots.wanted(host) == expected.get(host, 0), f"{host}: wants {slots.wanted(host)} slots"
+        is_to_wait = cluster.timers.at(host) <= cluster.now_s
+        if is_to_wait or cluster.slots_kept_s(node) > cluster.now_s:
+            continue
+        if (
+            node.is_usable
+            and cluster.life.is_registered
+            and slots.mode is not SlotMode.WAIT
+            and not slots.refusal
+        ):
+            given = slots.given(host)
+            assert given is not None, f"{host}: its slots were never set"
+            assert given[0] == slots.wanted(host), f"{host}: has {given[0]} slots"
+            assert given[1] or cluster.timers.at(host) < NEVER, f"{host}: nobody sees to its slots"

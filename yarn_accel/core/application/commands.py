@@ -46,8 +46,7 @@ class CancelRequest:
 
 @dataclass(frozen=True, slots=True)
 class LaunchContainer:
-    """Start the role's program in the container, answered with `ContainerStarted` or
-    `ContainerStartFailed`."""
+    """Start the role's program in the container: results in `ContainerStarted` or `ContainerStartFailed`."""
 
     container: ContainerRef
     role: str
@@ -76,7 +75,7 @@ class QueryContainer:
 
 @dataclass(frozen=True, slots=True)
 class PublishBindings:
-    """Bindings and endpoints changed.
+    """Publish the bindings and endpoints that changed.
 
     Attributes:
         version: grows with every publication, over all attempts.

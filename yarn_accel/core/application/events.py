@@ -129,7 +129,7 @@ class ContainersAllocated:
 
 @dataclass(frozen=True, slots=True)
 class ContainerCompleted:
-    """A container ended, says the RM, or its NM when it was queried."""
+    """A container ended: the RM reports it, or its NM when it was queried."""
 
     container: str
     exit_status: int
@@ -139,9 +139,9 @@ class ContainerCompleted:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionAnnounced:
-    """The RM is about to preempt these containers; it says so with each heartbeat until it does, or does not.
+    """The RM is about to preempt these containers; each heartbeat says so until it does, or gives up.
 
-    Nothing follows from it for containers: what is preempted completes, and is requested again.
+    No command follows: a container that is preempted completes, and is requested again.
     """
 
     containers: tuple[str, ...]
@@ -248,7 +248,7 @@ class Unregistered:
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """Time has passed: the answer to `SetTimer`, harmless at any other time."""
+    """The time of `SetTimer` has come; harmless at any other time."""
 
     now_s: float
 

@@ -63,17 +63,17 @@ def is_lasting(exit_status: int) -> bool:
 
 
 def is_refusal(exit_status: int) -> bool:
-    """Whether the program refused to start: again and again, unless what it named goes away."""
+    """Whether the program refused to start, as it will again until the named cause is gone."""
     return exit_status in _REFUSALS
 
 
 def is_excused(exit_status: int) -> bool:
-    """Whether the container did not cause its end: it is requested again at once, and no failure."""
+    """Whether the container did not cause its end: it is requested again at once, without a failure."""
     return exit_status in _EXCUSED
 
 
 def describe_exit(exit_status: int, diagnostics: str = "") -> str:
-    """One line for people: the meaning of the exit status, and what the container said at its end."""
+    """One line for people: the meaning of the exit status, and the container's last words."""
     why = failure_line(diagnostics)
     if exit_status == _NO_STATUS:
         return f"not started: {why}" if why else "exit status unknown"
@@ -106,7 +106,7 @@ def failure_line(diagnostics: str) -> str:
 
 
 def _last_line(lines: list[str]) -> str:
-    """The reason in what a program wrote to standard error: its own last line."""
+    """The reason in a program's standard error: its own last line."""
     said = [line for line in lines if line.strip()]
     reasons = [line for line in said if line.startswith(_OWN)]
     reasons = reasons or [line for line in said if not line[0].isspace() and not NOISE.match(line)] or said

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from yarn_accel.core.application.commands import Command, SetSlots
+from yarn_accel.core.application.nodes import NEVER
 from yarn_accel.core.application.settings import Settings
-from yarn_accel.core.application.timers import NEVER
 
 
 def shares(capacity: int, server: str, bound: Iterable[str]) -> dict[str, int]:
@@ -34,7 +34,7 @@ def shares(capacity: int, server: str, bound: Iterable[str]) -> dict[str, int]:
 
 
 class SlotMode(enum.Enum):
-    """What slots are set to: the shares; nothing (they stay); the configured values."""
+    """Whether slots get their shares, stay as they are, or get their configured values."""
 
     SHARE = "share"
     WAIT = "wait"
@@ -91,7 +91,7 @@ class SlotManager:
         return changed
 
     def wanted(self, node: str) -> int | None:
-        """What the node should have; None: the configured value."""
+        """The desired slots of the node; None: the configured value."""
         return None if self.mode is SlotMode.RESTORE else self._share.get(node, 0)
 
     def given(self, node: str) -> tuple[int | None, bool] | None:
@@ -100,7 +100,7 @@ class SlotManager:
         return (entry.asked, node not in self._unset) if entry is not None else None
 
     def reconcile(self, node: str, now_s: float) -> float:
-        """Order what the node lacks; returns when to look again."""
+        """Set the node's slots if they are not as desired; returns when to look again."""
         if self.refusal or self.mode is SlotMode.WAIT:
             return NEVER
         wanted = self.wanted(node)
@@ -123,7 +123,7 @@ class SlotManager:
             self._unset.discard(node)
 
     def seen(self, node: str, n_slots: int | None) -> bool:
-        """The RM says what the node has (None: it does not say); whether that is not what we ordered."""
+        """Whether the slots that the RM reports differ from the last order; None: it reports none."""
         entry = self._entries.get(node)
         if entry is None or n_slots is None or entry.asked is None:
             return False

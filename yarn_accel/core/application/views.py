@@ -7,8 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from yarn_accel.core.application.cluster_state import ClusterState
-from yarn_accel.core.application.role_instance import ContainerRecord, Node, Phase, RoleInstance, StatusReport
-from yarn_accel.core.application.servers import reason_not_serving, serves
+from yarn_accel.core.application.nodes import (
+    ContainerRecord,
+    Node,
+    Phase,
+    RoleInstance,
+    StatusReport,
+    reason_not_serving,
+    serves,
+)
 from yarn_accel.core.units import format_duration_s
 
 _N_NOTES = 8
@@ -91,7 +98,7 @@ def _is_troubled(cluster: ClusterState, node: Node) -> bool:
 
 
 def snapshot(cluster: ClusterState, now_s: float, hosts: Iterable[str] | None = None) -> dict[str, Any]:
-    """Everything, for the tracking page and its JSON; of nodes all, or these."""
+    """The whole state, for the tracking page and its JSON; `hosts` limits the nodes."""
     return {
         "attempt": cluster.life.attempt,
         "is_registered": cluster.life.is_registered,

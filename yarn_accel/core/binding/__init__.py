@@ -10,9 +10,8 @@
     container   section 5: homes as `weighted`; mappers choose for every request
 """
 
-from yarn_accel.core.binding.container import ContainerBinding
-from yarn_accel.core.binding.device_weights import DeviceWeights
-from yarn_accel.core.binding.events import (
+from yarn_accel.core.binding.policies import ContainerBinding, PaperBinding, WeightedBinding
+from yarn_accel.core.binding.policy import (
     ANodeAdded,
     ANodeLost,
     BindingEvent,
@@ -23,13 +22,10 @@ from yarn_accel.core.binding.events import (
     NNodesReturned,
     WeightChanged,
 )
-from yarn_accel.core.binding.paper import PaperBinding
-from yarn_accel.core.binding.registry import POLICIES, SETTINGS, make
-from yarn_accel.core.binding.weighted import WeightedBinding
+from yarn_accel.core.binding.settings import POLICIES, DeviceWeights, make
 
 __all__ = [
     "POLICIES",
-    "SETTINGS",
     "ANodeAdded",
     "ANodeLost",
     "BindingEvent",

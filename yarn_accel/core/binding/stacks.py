@@ -1,9 +1,9 @@
 """The paper's data structure (section 2.3): a stack of NNodes per ANode, and per rack the stacks in order
 of load.
 
-The order is kept in two heaps whose entries are not removed when a stack changes: they carry the stack's
-stamp of that moment, and who meets an old stamp drops the entry. So a rack of thousands costs what a small
-one does.
+The order is kept in two heaps. An entry carries the stamp that its stack had then; it is not removed when the
+stack changes, but dropped when it is met with an old stamp. So a change costs as much in a rack of thousands
+as in a small one.
 
 A weight is kept as a whole number of thousandths. Up to 10**9 of them, and up to 9,000 NNodes of one ANode,
 loads (NNodes over weight) are compared exactly; beyond that, those equal to 16 digits count as equal.
@@ -182,13 +182,13 @@ class StackQueue:
 
 
 def explained(stack: Stack) -> str:
-    """The ANode with its load, for a person."""
+    """The ANode with its NNodes and load, for a person."""
     size = stack.n_below + stack.size
     return f"{stack.anode} with {size} node{'' if size == 1 else 's'}, load {stack.load():g}{_weight(stack)}"
 
 
 def refusal(stack: Stack) -> str:
-    """Why an NNode is not on this stack, too."""
+    """The ANode with the load it would have with one NNode more, for a person."""
     return f"{stack.anode}, whose load would be {stack.load(1):g}{_weight(stack)}"
 
 

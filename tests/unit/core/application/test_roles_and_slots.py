@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yarn_accel.core.application import ContainerRole, NodeSelector, RoleResource, RoleTable, Settings
-from yarn_accel.core.application.backoff import Backoff
 from yarn_accel.core.application.exits import describe_exit, failure_line, is_excused, is_lasting, is_refusal
-from yarn_accel.core.application.history import EventHistory
+from yarn_accel.core.application.nodes import NEVER, Backoff, EventHistory, Timers
 from yarn_accel.core.application.slots import shares
-from yarn_accel.core.application.timers import NEVER, Timers
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.launch import bootstrap
 from yarn_accel.launch.device_lock import EXIT_DEVICES

@@ -19,7 +19,7 @@ from tests.unit.core.application.virtual_cluster import AGENT
 from yarn_accel.core.application import RoleTable, Settings
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
-from yarn_accel.core.application.servers import server_binding
+from yarn_accel.core.application.reconciler import server_binding
 from yarn_accel.core.binding import make
 
 # Serving and binding.

@@ -1,6 +1,10 @@
-"""What `paper` and `weighted` share: who is in which rack, who is bound where, and the rules they agree on.
+"""Binding policies: events in, moves out, and the rules that all policies share. Pure, without time.
 
-::
+A node has one role: it is an NNode (no accelerator) or an ANode (has one, and its server serves). An event
+that adds what is known already changes nothing, and so does one that takes away what is not known. A node
+that is added but known otherwise (in the other role, in another rack) counts as lost there first.
+
+All policies bind by stacks (`stacks`) within racks, and follow these rules::
 
                        rack has an ANode                      rack has none
     NNode joins        onto the stack that takes next         waits
@@ -9,7 +13,7 @@
     ANode is lost      its NNodes, top of the stack first, join again; when it was the last they wait
     NNodes return      each onto the stack it was on, else as one that joins; then *rebalance*
 
-*Rebalance* is where the policies differ.
+The policies differ in how they *rebalance*.
 """
 
 from __future__ import annotations
@@ -18,17 +22,89 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from yarn_accel.core.binding.events import (
-    ANodeAdded,
-    ANodeLost,
-    BindingEvent,
-    Move,
-    NNodeAdded,
-    NNodeLost,
-    NNodesReturned,
-    WeightChanged,
-)
 from yarn_accel.core.binding.stacks import Stack, StackQueue, explained, refusal, thousandths
+
+
+@dataclass(frozen=True, slots=True)
+class NNodeAdded:
+    """A node without an accelerator joined (paper section 2.3, rule 1, part 1)."""
+
+    node: str
+    rack: str
+
+
+@dataclass(frozen=True, slots=True)
+class ANodeAdded:
+    """The server of an accelerator node began to serve (paper section 2.3, rule 1, part 2).
+
+    Attributes:
+        weight: speed of its accelerators against the others', above 0; `paper` ignores it. It is ignored
+            for an ANode that is known in this rack: `WeightChanged` changes it.
+    """
+
+    node: str
+    rack: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class NNodeLost:
+    """A node without an accelerator is gone (paper section 2.3, rule 2, part 1)."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class ANodeLost:
+    """A server is gone or ill (paper section 2.3, rule 2, part 2).
+
+    The caller sends `NNodeAdded` if the node is an NNode from now on.
+    """
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class NNodesReturned:
+    """NNodes that an earlier process had bound join together, after a restart.
+
+    Each is bound where it was if an ANode of its rack has this name; the others join after them, and a policy
+    that keeps a balance restores it with the fewest moves. `paper` moves no NNode, as after a loss; of its
+    stacks only the sizes come back: each lists its NNodes in the order of this event.
+
+    Attributes:
+        nodes: (NNode, rack, its ANode before or None). An NNode that is known in this rack is skipped.
+    """
+
+    nodes: tuple[tuple[str, str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightChanged:
+    """The table of weights was edited, or an accelerator was measured (paper section 5)."""
+
+    node: str
+    weight: float
+
+
+BindingEvent = NNodeAdded | ANodeAdded | NNodeLost | ANodeLost | NNodesReturned | WeightChanged
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """An NNode's binding changed.
+
+    Attributes:
+        old: its ANode before; None: it had none.
+        new: its ANode now; None: it has none, or the NNode itself is gone.
+        reason: one sentence.
+    """
+
+    node: str
+    old: str | None
+    new: str | None
+    reason: str
+
 
 #: How many ANodes `explain` names that were not taken.
 _N_REFUSED = 3
@@ -41,7 +117,7 @@ class BindingPool:
     """NNodes that may be bound to any of the same ANodes: those of one rack.
 
     Attributes:
-        waiting: NNodes that no ANode is there for, in the order they came.
+        waiting: NNodes while there is no ANode, in the order in which they joined.
     """
 
     name: str
@@ -49,8 +125,11 @@ class BindingPool:
     waiting: dict[str, None] = field(default_factory=dict)
 
 
-class RackBinding:
-    """Binding within racks by stacks; a policy adds its name and its way to rebalance."""
+class BindingPolicy:
+    """Binds NNodes to ANodes; equal sequences of events give equal bindings.
+
+    A subclass has a name, by which settings choose it, and its own way to rebalance.
+    """
 
     name = ""
 
@@ -79,7 +158,7 @@ class RackBinding:
         return False
 
     def apply(self, event: BindingEvent) -> list[Move]:
-        """Take note of an event; returns what changed, every NNode at most once.
+        """Apply an event; returns the changed bindings, every NNode at most once.
 
         Raises:
             ValueError: a weight that is not a number above 0; nothing has changed then.
@@ -104,7 +183,7 @@ class RackBinding:
         return {stack.anode: stack.load() for rack in self._racks.values() for stack in rack.queue}
 
     def explain(self, node: str) -> str:
-        """One sentence or two: why the node is bound there, and what was refused."""
+        """One sentence or two: why the node is bound as it is, and which ANodes it was not bound to."""
         if node in self._anodes:
             return (
                 f"{node} is an accelerator node of {self._anodes[node]}: {explained(self._stack_of(node))}."
@@ -153,7 +232,7 @@ class RackBinding:
         raise NotImplementedError
 
     def _settle(self) -> None:
-        """What is to be done at the end of every event."""
+        """Runs at the end of every event, for subclasses."""
 
     def _nnode_added(self, event: NNodeAdded) -> None:
         if self._nnodes.get(event.node) == event.rack:
@@ -228,7 +307,7 @@ class RackBinding:
         self._rebalance(rack)
 
     def _forget(self, node: str) -> None:
-        """A node that is known otherwise is lost there first."""
+        """Remove a node from the role or rack in which it is known."""
         self._nnode_lost(NNodeLost(node))
         self._anode_lost(ANodeLost(node))
 
@@ -268,7 +347,7 @@ class RackBinding:
         self._bind(pool, taker, node)
 
     def _bind(self, pool: BindingPool, stack: Stack, node: str, why: str = "") -> None:
-        """Onto a stack, as it takes next or for another reason, `why`."""
+        """Put an NNode onto a stack; `why`: another reason than that the stack takes next."""
         pool.queue.push(stack, node)
         self._bound[node] = stack.anode
         self._why[node] = why or self._cause

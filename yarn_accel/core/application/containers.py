@@ -1,4 +1,5 @@
-"""Keeps one container of each role on every node that should have one.
+"""[yarn_accel/core/application/containers.py]
+Keeps one container of each role on every node that should have one.
 
 A stop is repeated until the RM or the NM confirms the end of the container, or until `forget_s` has passed.
 A container that reports after that is stopped again.  Ids of ended containers are kept for a while, so that
@@ -20,11 +21,16 @@ from yarn_accel.core.application.commands import (
 )
 from yarn_accel.core.application.events import ContainerRef, NodeView
 from yarn_accel.core.application.exits import describe_exit, is_excused, is_lasting, is_refusal
-from yarn_accel.core.application.history import EventHistory
-from yarn_accel.core.application.role_instance import ContainerRecord, DesiredState, Node, Phase, RoleInstance
-from yarn_accel.core.application.roles import RestartPolicy
-from yarn_accel.core.application.settings import Settings
-from yarn_accel.core.application.timers import NEVER
+from yarn_accel.core.application.nodes import (
+    NEVER,
+    ContainerRecord,
+    DesiredState,
+    EventHistory,
+    Node,
+    Phase,
+    RoleInstance,
+)
+from yarn_accel.core.application.settings import RestartPolicy, Settings
 
 #: Ids of ended containers remembered: a few of each node of a large cluster.
 _N_ENDED = 65536
@@ -49,7 +55,7 @@ class ContainerManager:
         self._request_id = 0
 
     def begin(self, attempt: int) -> None:
-        """Request ids of this attempt differ from those of the ones before."""
+        """Make the request ids of this attempt differ from those of earlier ones."""
         self._request_id = max(self._request_id, attempt << _FIRST_OF_ATTEMPT)
 
     def knows(self, container: str) -> bool:
@@ -91,14 +97,14 @@ class ContainerManager:
                 self._check(record, now_s)
 
     def confirm(self, container: str, now_s: float) -> None:
-        """Its NM runs it."""
+        """The container's NM runs it."""
         instance = self.instances.get(container)
         if instance is not None and instance.records[container].phase is Phase.LAUNCHING:
             record = instance.records[container]
             record.phase, record.since_s = Phase.RUNNING, now_s
 
     def not_started(self, container: str, why: str, now_s: float) -> None:
-        """Its launch failed."""
+        """The container's launch failed."""
         instance = self.instances.get(container)
         if instance is not None and instance.records[container].phase is Phase.LAUNCHING:
             record = instance.records[container]
@@ -106,7 +112,7 @@ class ContainerManager:
             self._commands.append(ReleaseContainer(record.container))
 
     def completed(self, container: str, exit_status: int, diagnostics: str, now_s: float) -> None:
-        """It ended; a failure unless it was stopped, or the exit status excuses it."""
+        """The container ended; a failure unless it was stopped, or the exit status excuses it."""
         instance = self.instances.get(container)
         if instance is None:
             self._remember(container, NEVER)
@@ -307,7 +313,7 @@ class ContainerManager:
         self._remember(record.container.id, stop_from_s)
 
     def _remember(self, container: str, stop_from_s: float) -> None:
-        """`stop_from_s`: stopped again if it reports after that; `NEVER`: its end is certain."""
+        """Remember an ended container: it is stopped again if it reports after `stop_from_s`."""
         self._ended.pop(container, None)
         self._ended[container] = stop_from_s
         if len(self._ended) > _N_ENDED:
@@ -315,7 +321,7 @@ class ContainerManager:
 
 
 def _rank(instance: RoleInstance, record: ContainerRecord) -> tuple[bool, bool, str]:
-    """Which of several to keep: the one that reported, then one that runs, then the lowest id."""
+    """The order in which containers are kept: one that reported, one that runs, the lowest id."""
     is_heard = instance.report is not None and instance.report.container == record.container.id
     return not is_heard, record.phase is not Phase.RUNNING, record.container.id
 

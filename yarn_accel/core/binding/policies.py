@@ -1,5 +1,24 @@
-"""`weighted`: every ANode gets NNodes in proportion to its weight (paper section 5, second idea), always
-balanced.
+"""The binding policies `paper`, `weighted` and `container`: how each one rebalances.
+
+`paper` is section 2.3 and Figure 3 of the YARN paper, rule by rule. Within a rack every ANode has a stack of
+its NNodes, and the stacks stand in a queue ordered by size.
+
+1. Adding. (1) An NNode goes onto the smallest stack. (2) An ANode gets an empty stack; while the rack is not
+   balanced, which means while the new stack is not as large as the smallest of the queue, the top of the
+   largest stack goes onto the new one (Figure 3).
+2. Losing. (1) A lost NNode is taken out of its stack; no other NNode moves. (2) The NNodes of a lost ANode
+   join again by rule 1 (1).
+
+It has one repair. As printed, rule 1 (2) goes on until the new stack is as large as the smallest one, and
+from [3, 2] it never is: [2, 2] and 1, [2, 1] and 2, [1, 1] and 3, until nothing is left to take. So the loop
+stops, or does not begin, when the largest stack has at most one NNode more than the new one: no further
+step would make the rack more even. Where the printed loop ends, this one ends with the same stacks.
+
+The paper leaves three things open. NNodes of a rack without an ANode wait and join, in the order they came,
+when the first ANode comes; between equally large stacks the ANode that came first takes and the one that came
+last gives; the stack of a lost ANode is emptied from its top.
+
+`weighted` (section 5, second idea) gives every ANode NNodes in proportion to its weight, always balanced.
 
 *Balanced.* The load of an ANode is the number of its NNodes over its weight. A rack is balanced when its
 worst load is as small as it can be, among those ways the second worst, and so on: the loads, worst first,
@@ -8,24 +27,57 @@ are lexicographically least.
 *How.* Think of all places: the k-th place of an ANode of weight w costs k / w, and between places of equal
 cost the one of the heavier ANode counts as cheaper. N NNodes are balanced exactly when they sit on the N
 cheapest places. So a newcomer takes the cheapest free place, and after any other event the NNode on the
-dearest taken place moves to the cheapest free one until nothing is gained. Who gives never takes again and
-who takes never gives, hence no other way to the same balance moves fewer NNodes.
+dearest taken place moves to the cheapest free one until nothing is gained. An ANode that gives never takes
+again and one that takes never gives, hence no other way to the same balance moves fewer NNodes.
 
 *Across racks* (``cross_rack: fallback``). NNodes of a rack without an ANode become guests. The guests
 of all racks form one pool on top of the racks: an ANode's own NNodes are its first places, and these never
 move for a guest's sake.
+
+`container` (section 5, first idea) binds requests instead of nodes. Every node has a home, bound as by
+`weighted`, which is published; its mappers choose a server for every request (`core.server_choice`) among
+those they may use. The paper's own example: with three ANodes and one NNode the strategy of section 2.3
+leaves two nodes to share one accelerator (section 3.3, Cluster 4-3). Here the NNode's requests spread over
+all three.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from yarn_accel.core.binding.events import WeightChanged
-from yarn_accel.core.binding.racks import BEFORE, BindingPool, RackBinding
+from yarn_accel.core.binding.policy import BEFORE, ANodeAdded, BindingPolicy, BindingPool, WeightChanged
 from yarn_accel.core.binding.stacks import Stack, StackQueue, thousandths
 
 
-class WeightedBinding(RackBinding):
+class PaperBinding(BindingPolicy):
+    """Section 2.3 of the paper with the one repair; without weights, and racks are always isolated.
+
+    After the loss of an NNode the stacks may differ by more than one, and stay so: `benchmarks/binding_scale`
+    measures by how much.
+    """
+
+    name = "paper"
+
+    def _anode_added(self, event: ANodeAdded) -> None:
+        super()._anode_added(ANodeAdded(event.node, event.rack))
+
+    def _weight_changed(self, event: WeightChanged) -> None:
+        """Ignored: this policy has no weights."""
+
+    def _rebalance(self, pool: BindingPool, newcomer: Stack | None = None) -> None:
+        """Rule 1 (2), Figure 3; a loss (rule 2) rebalances nothing."""
+        if newcomer is None:
+            return
+        smallest = min((stack.size for stack in pool.queue if stack is not newcomer), default=0)
+        while newcomer.size < smallest:
+            largest = pool.queue.giver()
+            if largest is None or largest.size - newcomer.size <= 1:
+                return
+            self._shift(pool, largest, newcomer)
+            smallest = min(smallest, largest.size)
+
+
+class WeightedBinding(BindingPolicy):
     """Loads as balanced as possible with as few moves as possible; with equal weights the sizes of `paper`.
 
     Args:
@@ -122,7 +174,7 @@ class WeightedBinding(RackBinding):
         self._touched[stack.anode] = None
 
     def _settle(self) -> None:
-        """Seat the guests, once it is clear how many own NNodes every ANode has."""
+        """Bind the guests, once it is clear how many own NNodes every ANode has."""
         guests = self._guests
         if guests is None:
             return
@@ -148,7 +200,7 @@ class WeightedBinding(RackBinding):
         self._touched.clear()
 
     def _former_home(self, node: str) -> str | None:
-        """Where it was before this event: it may stay there, as when its ANode only changed the rack."""
+        """The ANode it had before this event: it may keep it, as when that ANode only changed the rack."""
         old = self._changes[node][0] if node in self._changes else None
         return old or self._homes.get(node)
 
@@ -167,3 +219,9 @@ def _assert_balanced(pool: BindingPool) -> None:
     giver, taker = pool.queue.giver(), pool.queue.taker()
     if giver is not None and taker is not None and taker.next_key() < giver.top_key():
         raise AssertionError(f"{pool.name}: not balanced, {giver.anode} should give to {taker.anode}")
+
+
+class ContainerBinding(WeightedBinding):
+    """Every node's home, bound as by `weighted`."""
+
+    name = "container"
