@@ -12,8 +12,7 @@ from typing import Any
 from benchmarks.binding_scale.world import ApplicationMaster, Node
 from benchmarks.result import Row, measured
 from yarn_accel.master.page import page
-from yarn_accel.master.statistics import AgentStatistics
-from yarn_accel.master.status_documents import Query, StatusDocuments
+from yarn_accel.master.status_documents import AgentStatistics, Query, StatusDocuments
 from yarn_accel.master.tracking_page import as_json
 
 _N_LOOKS = 7

@@ -118,7 +118,7 @@ class ApplicationPlan:
     exit_reasons: Mapping[int, str]
 
     def to_json(self) -> str:
-        """The plan as text; `master.launch_plan` reads it."""
+        """The plan as text; `master.environment` reads it."""
         return json.dumps(asdict(self), sort_keys=True)
 
 

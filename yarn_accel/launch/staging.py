@@ -30,8 +30,7 @@ from yarn_accel.launch.uploads import (
     upload_script,
     uses_document,
 )
-from yarn_accel.master.config import SOME_MANAGERS, parse_config
-from yarn_accel.master.task_config import TaskSettings, journal_uri
+from yarn_accel.master.config import SOME_MANAGERS, TaskSettings, journal_uri, parse_config
 from yarn_accel.node.config import load_config
 from yarn_accel.storage import Store
 from yarn_accel.worker.config import check_worker_settings

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
 from pathlib import Path
 
 import click
+
+logger = logging.getLogger(__name__)
 
 _config_option = click.option(
     "--config", "config_file", required=True, type=click.Path(path_type=Path), help="JSON or YAML file."
@@ -29,19 +32,44 @@ def group() -> None:
 def _run(config_file: Path, dry_run: bool) -> None:
     """Keep the application as it should be until `yarn-accel stop`; only in a container of YARN."""
     if dry_run:
-        import asyncio
         import json
 
-        from yarn_accel.master.dry_run import preview
+        from yarn_accel.master.environment import preview
 
         click.echo(json.dumps(asyncio.run(preview(config_file)), indent=1))
         return
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    from yarn_accel.master.process import run
+    sys.exit(asyncio.run(_serve(config_file)))
 
-    sys.exit(run(config_file, os.environ, lambda line: click.echo(line)))
+
+async def _serve(config_file: Path) -> int:
+    """Work until the application is over or this attempt is; returns the exit code.
+
+    Whatever is not needed for registering is loaded afterwards.
+
+    Raises:
+        StartupError: this is no container of YARN, or the port is taken.
+        ConfigError: the settings or the plan are wrong.
+    """
+    from yarn_accel.adapters.hadoop_rpc import AttemptGoneError
+    from yarn_accel.master.registration import read_registration_settings, register
+
+    registration = None
+    try:
+        registration = await register(read_registration_settings(config_file), os.environ)
+        from yarn_accel.master.service import serve
+
+        await serve(config_file, registration, os.environ, lambda line: click.echo(line))
+    except AttemptGoneError as error:
+        logger.error("this attempt is over: %s", error)
+        return 1
+    finally:
+        if registration is not None:
+            registration.listener.close()
+            await registration.am.close()
+    return 0
 
 
 @group.command("check-config")

@@ -1,24 +1,50 @@
-"""Executes the core's commands by handing each to the component for that part of YARN; nothing blocks."""
+"""Executes the core's commands: those for containers at their NodeManagers, others at the component for them.
+
+Nothing blocks. Calls to one NodeManager are made one at a time, to many NodeManagers at once; a node that
+does not answer delays its own calls only. The core repeats commands without a result, so nothing is retried
+here.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from yarn_accel.adapters.hadoop_rpc import ContainerId, NodeId
-from yarn_accel.adapters.hadoop_rpc.records import FinalStatus
+from yarn_accel.adapters.hadoop_rpc import (
+    ConnectionLostError,
+    ContainerId,
+    NodeId,
+    NodeManager,
+    error_of_exception,
+)
+from yarn_accel.adapters.hadoop_rpc.records import (
+    ContainerState,
+    ExitStatus,
+    FinalStatus,
+    LaunchContext,
+    YarnContainer,
+)
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
+from yarn_accel.core.application.events import (
+    ContainerCompleted,
+    ContainerStarted,
+    ContainerStartFailed,
+    Event,
+)
+from yarn_accel.errors import AccelError
 from yarn_accel.master.credentials import MasterCredentials
+from yarn_accel.master.environment import LaunchPlan
 from yarn_accel.master.inventory import Inventory
-from yarn_accel.master.launch_plan import LaunchPlan
-from yarn_accel.master.node_managers import NodeManagerCalls
 from yarn_accel.master.operator_commands import OperatorCommands
 from yarn_accel.master.scheduler_link import SchedulerLink
 
 logger = logging.getLogger(__name__)
+
+_Call = Callable[[], Awaitable[object]]
 
 
 class CommandExecutor:
@@ -27,7 +53,7 @@ class CommandExecutor:
     Args:
         tell: takes events; from within a command only through the event loop.
         clock: the core's.
-        retries: see `RoleLaunch.context`.
+        retries: see `LaunchSpec.context`.
     """
 
     def __init__(
@@ -112,3 +138,121 @@ class CommandExecutor:
         loop = asyncio.get_running_loop()
         delay_s = max(0.0, order.at_s - self._clock())
         self._alarm = loop.call_later(delay_s, lambda: self._tell(ev.TimerFired(self._clock())))
+
+
+class NodeManagerCalls:
+    """Calls to NodeManagers.
+
+    Args:
+        tell: takes the events that come of them.
+        clock: of events.
+        max_nodes: nodes that are called at once.
+    """
+
+    def __init__(
+        self,
+        nodes: NodeManager,
+        tell: Callable[[Event], None],
+        clock: Callable[[], float],
+        max_nodes: int = 32,
+    ) -> None:
+        self._nodes = nodes
+        self._tell = tell
+        self._clock = clock
+        self._slots_free = asyncio.Semaphore(max_nodes)
+        self._queues: dict[NodeId, deque[_Call]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.n_calls = self.n_failed = 0
+
+    def start(self, container: YarnContainer, launch: LaunchContext) -> None:
+        """Start the program; results in `ContainerStarted` or `ContainerStartFailed`."""
+        self._add(container.node, lambda: self._start(container, launch))
+
+    def stop(self, node: NodeId, container: ContainerId) -> None:
+        """Tell the NodeManager to stop it; the ResourceManager reports its end."""
+        self._add(node, lambda: self._stop(node, container))
+
+    def check(self, node: NodeId, container: ContainerId) -> None:
+        """Results in `ContainerStarted` or `ContainerCompleted`; in nothing when the node does not answer."""
+        self._add(node, lambda: self._check(node, container))
+
+    async def close(self) -> None:
+        """Cancel running calls."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _add(self, node: NodeId, job: _Call) -> None:
+        queue = self._queues.get(node)
+        if queue is not None:
+            queue.append(job)
+            return
+        self._queues[node] = deque([job])
+        task = asyncio.create_task(self._drain(node), name=f"calls to {node}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _drain(self, node: NodeId) -> None:
+        queue = self._queues[node]
+        try:
+            while queue:
+                async with self._slots_free:
+                    self.n_calls += 1
+                    await queue.popleft()()
+        finally:
+            del self._queues[node]
+
+    async def _start(self, container: YarnContainer, launch: LaunchContext) -> None:
+        try:
+            answer = await self._nodes.start(container.node, [(container, launch)])
+        except ConnectionLostError as error:
+            if not error.was_sent or not await self._check(container.node, container.id):
+                self._failed(container.id, str(error))
+            return
+        except AccelError as error:
+            self._failed(container.id, str(error))
+            return
+        if container.id in answer.succeeded:
+            logger.info("%s started on %s", container.id, container.node)
+            self._tell(ContainerStarted(str(container.id), self._clock()))
+            return
+        reasons = [each.exception for each in answer.failed if each.id == container.id]
+        reason = error_of_exception(reasons[0] if reasons else None, str(container.node))
+        self._failed(container.id, str(reason))
+
+    def _failed(self, container: ContainerId, why: str) -> None:
+        self.n_failed += 1
+        logger.warning("%s was not started: %s", container, why)
+        self._tell(ContainerStartFailed(str(container), why, self._clock()))
+
+    async def _stop(self, node: NodeId, container: ContainerId) -> None:
+        try:
+            answer = await self._nodes.stop(node, [container])
+        except AccelError as error:
+            self.n_failed += 1
+            logger.info("%s could not be stopped: %s", container, error)
+            return
+        for each in answer.failed:
+            logger.info("%s: %s", container, error_of_exception(each.exception, str(node)))
+
+    async def _check(self, node: NodeId, container: ContainerId) -> bool:
+        """Whether the NodeManager knows it and says that it is there."""
+        try:
+            answer = await self._nodes.statuses(node, [container])
+        except AccelError as error:
+            self.n_failed += 1
+            logger.info("%s: its node does not say how it fares: %s", container, error)
+            return False
+        status = next((each for each in answer.statuses if each.id == container), None)
+        if status is None:
+            reason = "unknown to its NodeManager"
+            self._tell(ContainerCompleted(str(container), ExitStatus.ABORTED, reason, self._clock()))
+            return False
+        if status.state is ContainerState.COMPLETE:
+            self._tell(
+                ContainerCompleted(str(container), status.exit_status, status.diagnostics, self._clock())
+            )
+            return False
+        self._tell(ContainerStarted(str(container), self._clock()))
+        return True

@@ -8,19 +8,23 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
 
 from aiohttp import web
 
 from yarn_accel.adapters.signed_http import RequestVerifier, guarded
 from yarn_accel.client.binding import format_binding
+from yarn_accel.core.application import Application
+from yarn_accel.core.application import events as ev
 from yarn_accel.core.tasks.worker_messages import MAX_REPORT_BYTES
 from yarn_accel.errors import RejectedError
-from yarn_accel.master.agents import Agents
-from yarn_accel.master.heartbeats import binding_of
+from yarn_accel.master.agents import Agents, binding_of
+from yarn_accel.master.inventory import Inventory
+from yarn_accel.master.operator_commands import OFF, OperatorCommands
 from yarn_accel.master.registration import BACKLOG
-from yarn_accel.master.status_documents import StatusDocuments
+from yarn_accel.master.status_documents import AgentStatistics, StatusDocuments
+from yarn_accel.master.task_service import LiveTaskService
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 _CONTROL = "control:"
@@ -30,77 +34,83 @@ _MAX_SHOWN = 100
 _MAX_TEXT = 4096
 _MAX_COUNT = 10**9
 _MAX_NODES = 100
+_N_NAMED = 8
 _Answer = dict[str, Any] | Awaitable[dict[str, Any]]
 
 
-class Admin(Protocol):
-    """Executes an admin's commands."""
+class Admin:
+    """An admin's commands.
 
-    documents: StatusDocuments
+    Args:
+        tell: takes events.
+        clock: of events.
+        about: which master this is: application, attempt and node.
+    """
 
-    async def status(self) -> dict[str, Any]:
-        """Everything, for the admin's command."""
-        ...
-
-    def check_known(self, node: str) -> None:
-        """Raises RejectedError when there is no such node."""
-        ...
+    def __init__(
+        self,
+        core: Application,
+        operator: OperatorCommands,
+        statistics: AgentStatistics,
+        inventory: Inventory,
+        documents: StatusDocuments,
+        tell: Callable[[ev.Event], None],
+        clock: Callable[[], float],
+        about: Mapping[str, Any],
+    ) -> None:
+        self.documents = documents
+        self._core = core
+        self._operator = operator
+        self._statistics = statistics
+        self._inventory = inventory
+        self._tell = tell
+        self._clock = clock
+        self._about = about
 
     def explain(self, node: str) -> str:
-        """Why a node is bound as it is, or that it is not known."""
-        ...
+        """Why a node is bound as it is, or that it is not known; and the claims of its late binding."""
+        lines = [self._core.explain(node)]
+        why = self._operator.refusals["attributes"]
+        if why not in ("", OFF):
+            lines.append(f"Its binding is not published as a node attribute: {why}.")
+        return "\n".join(filter(None, (*lines, self._statistics.explain_claims(node, self._clock()))))
 
     def drain(self, node: str, *, is_drained: bool) -> str:
         """Take a node's server out of use, or back; what comes of it, in words."""
-        ...
+        now_s = self._clock()
+        before = self._core.node_snapshots(now_s, (node,)).get(node, {})
+        self._operator.drain(node, is_drained=is_drained)
+        self._tell(ev.DrainRequested(node, now_s) if is_drained else ev.UndrainRequested(node, now_s))
+        if not is_drained:
+            was_not = f"{node} was not drained; what failed there is tried again now"
+            return f"{node} is drained no more" if before.get("is_drained") else was_not
+        if before.get("is_drained"):
+            return f"{node} is drained already"
+        if not before.get("is_accelerator"):
+            return f"{node} is drained; it has no accelerator now, so nothing changes yet"
+        return f"{node} is drained; yarn-accel undrain {node} brings it back"
 
     def rebind(self) -> None:
         """Make all bindings anew."""
-        ...
+        self._tell(ev.RebindRequested(self._clock()))
 
     def stop(self) -> None:
         """End everything."""
-        ...
+        self._tell(ev.StopRequested(self._clock()))
 
+    async def status(self) -> dict[str, Any]:
+        """Which master this is, and the whole state."""
+        return {**self._about, "state": await self.documents.whole()}
 
-class Tasks(Protocol):
-    """A task service."""
-
-    async def report(self, sender: str, document: Any) -> Any:
-        """Take a worker's report in, and answer with its order."""
-        ...
-
-    async def submit(self, uri: str) -> str:
-        """Take in the application of a file; returns its name."""
-        ...
-
-    def cancel(self, app: str) -> None:
-        """End an application early."""
-        ...
-
-    def pause(self, app: str, is_paused: bool) -> None:
-        """Let nothing of a DAG start, or let it go on."""
-        ...
-
-    def result(self, task: str) -> str:
-        """What a task's function returned, as JSON."""
-        ...
-
-    def status(self) -> dict[str, Any]:
-        """Applications, workers and what is wrong."""
-        ...
-
-    def outcome(self, app: str, first: int) -> dict[str, Any]:
-        """What became of an application's tasks, from number `first` of those that are done."""
-        ...
-
-    def use(self, nodes: Collection[str]) -> dict[str, Any]:
-        """What workers on these nodes did over time."""
-        ...
-
-    def explain(self, task: str) -> str:
-        """Where a task is, and why there."""
-        ...
+    def check_known(self, node: str) -> None:
+        """Raises RejectedError when there is no such node."""
+        if node not in self._inventory:
+            known = sorted(report.node.host for report in self._inventory.reports())
+            more = f" and {len(known) - _N_NAMED} more" if len(known) > _N_NAMED else ""
+            listed = ", ".join(known[:_N_NAMED]) or "none"
+            raise RejectedError(
+                "unknown-node", f"the resource manager has no node {node}; there are {listed}{more}"
+            )
 
 
 class ControlApi:
@@ -129,9 +139,9 @@ class ControlApi:
         self._allowed_hosts = tuple(allowed_hosts)
         self._idle_s = idle_s
         self._runner: web.AppRunner | None = None
-        self._tasks: Tasks | None = None
+        self._tasks: LiveTaskService | None = None
 
-    def serve_tasks(self, tasks: Tasks) -> None:
+    def serve_tasks(self, tasks: LiveTaskService) -> None:
         """Serve a task service's workers and owners, too; before `open`."""
         self._tasks = tasks
 

@@ -33,15 +33,15 @@ _RM_DELEGATION_KIND = "RM_DELEGATION_TOKEN"
 
 @dataclass(frozen=True, slots=True)
 class MasterCredentials:
-    """What the master's own token file holds.
+    """The content of the master's own token file.
 
     Attributes:
         am_rm: the token of this attempt.
         control: see `CONTROL_ALIAS`.
         server: see `SERVER_ALIAS`; empty: the servers have theirs from elsewhere.
-        delegation: who acts for our user where logins are not simple.
-        agents: see `AGENTS_ALIAS`; empty: `control_api` serves for them, too.
-        tenant: for whom workers get a credential for the pipeline servers; empty: they get none.
+        delegation: acts for our user where logins are not simple.
+        agents: see `AGENTS_ALIAS`; empty: `control` serves for them, too.
+        tenant: of the credential that workers get for the pipeline servers; empty: they get none.
     """
 
     am_rm: Token = field(repr=False)
@@ -52,7 +52,7 @@ class MasterCredentials:
     tenant: str = ""
 
     def identity(self, user: str) -> Identity:
-        """Who asks the ResourceManager for what is not the masters' protocol."""
+        """The identity for calls to the ResourceManager outside the masters' protocol."""
         return self.delegation if self.delegation is not None else User(user)
 
     def key_of(self, sender: str) -> bytes:

@@ -11,7 +11,7 @@ from yarn_accel.core.application.events import NodeView
 
 GPU = "yarn.io/gpu"
 SLOT = "acct/slot"
-#: The server's node that a node is bound to, as published by an operator, such as a master of before.
+#: The server's node that a node is bound to, as published by an operator, such as an earlier master.
 BIND = "accel-bind"
 #: How many GPUs a node's agent sees, published by the NodeManager's script.
 _GPUS_ATTRIBUTE = "accel-gpus"
@@ -19,7 +19,7 @@ _LIVE = (NodeState.RUNNING, NodeState.DECOMMISSIONING)
 
 
 class Inventory:
-    """What is known of nodes that the ResourceManager has reported; a node is named by its host.
+    """All nodes that the ResourceManager has reported; a node is named by its host.
 
     Args:
         accelerator_nodes: names or globs of nodes that count as accelerator nodes whatever they have.
@@ -52,19 +52,19 @@ class Inventory:
         return report.rack if report is not None else None
 
     def complete(self, reports: Iterable[NodeReport]) -> tuple[NodeView, ...]:
-        """All nodes that are not gone: whatever is not among them is forgotten."""
+        """Replace all reports; returns the views of all nodes."""
         self._reports = {}
         for report in reports:
             self._take(report)
         return tuple(self._view(report) for report in self._reports.values())
 
     def updated(self, reports: Iterable[NodeReport]) -> tuple[NodeView, ...]:
-        """Nodes that have changed."""
+        """Apply reports; returns the views of the nodes that changed."""
         hosts = [report.node.host for report in reports if self._take(report)]
         return tuple(self._view(self._reports[host]) for host in dict.fromkeys(hosts))
 
     def devices(self, host: str, has_device: bool | None) -> NodeView | None:
-        """What the node's agent says; the view when that changes it.
+        """Apply the devices that the node's agent reports; returns the node's view if it changed.
 
         Args:
             has_device: a healthy accelerator, or only broken ones; None: it does not know of any.
@@ -77,7 +77,7 @@ class Inventory:
         return self._view(report) if report is not None else None
 
     def is_accelerator(self, report: NodeReport) -> bool:
-        """Whether it has an accelerator that works, as far as anybody says."""
+        """Whether it has an accelerator that works: by the settings, its agent, or the RM."""
         host = report.node.host
         if any(fnmatchcase(host, each) for each in self._accelerator_nodes):
             return True
@@ -90,7 +90,7 @@ class Inventory:
         return n_gpus.isdecimal() and int(n_gpus) > 0
 
     def _take(self, report: NodeReport) -> bool:
-        """A node that was started anew on another port may be reported twice: the live one counts."""
+        """Keep a report, unless it is a dead node's whose host has a live one on another port."""
         old = self._reports.get(report.node.host)
         is_other = old is not None and old.node != report.node
         if is_other and old is not None and old.state in _LIVE and report.state not in _LIVE:
@@ -110,7 +110,7 @@ class Inventory:
             is_usable=report.state in _LIVE,
             is_accelerator=self.is_accelerator(report),
             is_leaving=report.state is NodeState.DECOMMISSIONING,
-            # What it has of our own kind changes with every share, and says nothing about the node.
+            # Its slots change with every share, and say nothing about the node.
             capability={name: amount for name, amount in capability.items() if name != SLOT},
             slots=capability.get(SLOT),
             bound=attribute_of(report, BIND),

@@ -68,7 +68,7 @@ def families(state: _State) -> Iterator[Metric]:
     """Every metric family that this state has values for.
 
     Args:
-        state: the state document; see `statistics`.
+        state: the state document; see `status_documents`.
     """
     about = {key: str(state["about"].get(key, "")) for key in ("application", "version")}
     yield InfoMetricFamily(PREFIX + "application", "who this is", {**about, "policy": str(state["policy"])})

@@ -56,11 +56,11 @@ class OperatorCommands:
     """Executes commands one after the other, in a task of its own: `work`.
 
     Args:
-        tell: takes the events that come of it.
+        tell: takes the resulting events.
         clock: of events.
         has_slots: slots are set at all.
         has_attributes: bindings are published as attributes.
-        application: the id of ours; empty: that of nobody, who only restores.
+        application: the id of ours; empty: none, as of a command that only restores.
 
     Attributes:
         held_by: the application that holds the nodes, in words; empty: none but ours.
@@ -205,7 +205,7 @@ class OperatorCommands:
             self._refuse_attributes(error)
 
     def _confirm_restored(self) -> None:
-        """What another application holds, ours has not changed: its configured slots are there."""
+        """Confirm commands to restore slots: nodes that another application holds are unchanged by ours."""
         for node in [node for node, n_slots in self._slots.items() if n_slots is None]:
             del self._slots[node]
             self._tell(SlotsSet(node, None, self._clock()))
@@ -343,7 +343,7 @@ def _slots_of(report: NodeReport) -> int:
 
 
 def _configured(report: NodeReport) -> int | None:
-    """What was remembered; None: it was never changed."""
+    """The configured slots, as remembered; None: they were never changed."""
     text = attribute_of(report, SLOTS) or ""
     return int(text) if text.isdecimal() else None
 

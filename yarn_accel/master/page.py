@@ -1,4 +1,4 @@
-"""The tracking page: one HTML document made of the state document (`statistics`), self-contained.
+"""The tracking page: one HTML document made of the state document (`status_documents`), self-contained.
 
 `page.html` has its markup; here its texts and tables are made. Large clusters are cut: whole racks are shown,
 those with trouble first, and the others are links.
@@ -48,8 +48,8 @@ def page(state: _Values, query: Query, explanation: str = "") -> str:
     """The page.
 
     Args:
-        state: the state document; see `statistics`. One with `others` has the nodes to show only, as `choose`
-            chose them.
+        state: the state document; see `status_documents`. One with `others` has the nodes to show only, as
+            `choose` chose them.
         explanation: of the node in the query.
     """
     nodes, others = _chosen(state, query)

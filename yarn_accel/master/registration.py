@@ -1,8 +1,8 @@
 """The start of a master: listen, register, and only then load the rest.
 
-Loading takes longer than everything else between a submission and a running application.  For YARN the
+Loading takes longer than everything else between a submission and a running application. For YARN the
 application runs as soon as it is registered; calls that arrive while the rest is loaded wait in the socket's
-backlog.  So this module imports only what registering needs, and reads only those settings; `master.config`
+backlog. So this module imports only what registering needs, and reads only those settings; `master.config`
 checks all of them afterwards.
 """
 
@@ -103,7 +103,7 @@ def read_registration_settings(config_file: Path) -> RegistrationSettings:
     return RegistrationSettings(config.rm_scheduler, config.hosts, config.http_host, config.http_port)
 
 
-async def register(words: RegistrationSettings, environ: Mapping[str, str]) -> Registration:
+async def register(settings: RegistrationSettings, environ: Mapping[str, str]) -> Registration:
     """Listen and register.
 
     Raises:
@@ -114,10 +114,10 @@ async def register(words: RegistrationSettings, environ: Mapping[str, str]) -> R
         if not environ.get(name):
             raise StartupError(f"{name} is not set", cure="only YARN starts a master: `yarn-accel start`")
     credentials, node = read_credentials(environ), environ["NM_HOST"]
-    where = tuple(Address.parse(each) for each in words.rm_scheduler)
+    where = tuple(Address.parse(each) for each in settings.rm_scheduler)
     addresses = ResourceManagerAddresses(where, where, where)
-    am = ApplicationMaster(addresses, credentials.am_rm, words.rpc_settings, PATIENCE)
-    at, listener = time.time(), listen(words.http_host, words.http_port)
+    am = ApplicationMaster(addresses, credentials.am_rm, settings.rpc_settings, PATIENCE)
+    at, listener = time.time(), listen(settings.http_host, settings.http_port)
     port = int(listener.getsockname()[1])
     try:
         answer = await am.register(node, port, tracking_url(node, port))
@@ -150,7 +150,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _age_s() -> float:
-    """Age of this process with the container's bootstrap; 0 where the kernel does not tell."""
+    """Age of this process with the container's bootstrap; 0: unknown."""
     try:
         after_name = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2]
         began_s = int(after_name.split()[_START_TIME]) / os.sysconf("SC_CLK_TCK")

@@ -46,7 +46,7 @@ _HASTY_FOR_S = 1.0
 
 @dataclass(slots=True)
 class LinkStatistics:
-    """How the line is.
+    """Counts and times of the connection.
 
     Attributes:
         last_s: how long the last answer took.
@@ -81,7 +81,7 @@ def open_pause_s(open_s: float, busy_s: float) -> float:
 
 
 class SchedulerLink:
-    """Used from one event loop; `run` is its task.
+    """The connection; used from one event loop, and `run` is its task.
 
     Args:
         tell: takes events.
@@ -105,8 +105,8 @@ class SchedulerLink:
         before_end: Callable[[], Awaitable[None]],
         registered: RegisterResponse | None = None,
         *,
-        idle_s: float = 1.0,
-        busy_s: float = 0.2,
+        idle_s: float,
+        busy_s: float,
     ) -> None:
         self._master = master
         self._nodes = nodes
@@ -135,7 +135,7 @@ class SchedulerLink:
     # ---- orders
 
     def register(self) -> None:
-        """Register, again too."""
+        """Register, or register again."""
         self._is_to_register = True
         self._wake.set()
 
@@ -243,7 +243,7 @@ class SchedulerLink:
     async def _heartbeat(self) -> None:
         asks, releases = self._asks, self._releases
         if self.figures.is_away:
-            # What the last heartbeats carried may still be under way: first that, then what is new.
+            # The last heartbeats may still be under way: new requests follow when one was answered.
             asks, releases = [], []
         else:
             self._asks, self._releases = [], []

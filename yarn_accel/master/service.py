@@ -1,4 +1,4 @@
-"""The ApplicationMaster as a process: startup, main loop, shutdown.
+"""One attempt of the ApplicationMaster: startup, main loop, shutdown.
 
 ::
 
@@ -7,8 +7,8 @@
     NMs ── NodeManagerCalls ▶                                                             OperatorCommands,
     clock ── StallDetector ─▶                                                             the timer
 
-Everything runs in one event loop, and `Master.tell` alone calls the core.  All state can be rebuilt: from the
-ResourceManager, from the nodes' attributes, and from the agents, which report within a second.  So the
+Everything runs in one event loop, and `Master.tell` alone calls the core. All state can be rebuilt: from the
+ResourceManager, from the nodes' attributes, and from the agents, which report within a second. So the
 process ends at an internal error, and the next attempt starts from the observed state.
 """
 
@@ -34,23 +34,19 @@ from yarn_accel.core.application import Application
 from yarn_accel.core.application import events as ev
 from yarn_accel.core.application.exits import failure_line
 from yarn_accel.core.tasks.server_gpus import ServingServers
-from yarn_accel.errors import AccelError, RejectedError, UnavailableError
-from yarn_accel.master.agents import Agents
-from yarn_accel.master.command_executor import CommandExecutor
+from yarn_accel.errors import AccelError, UnavailableError
+from yarn_accel.master.agents import Agents, LateBindingReports
+from yarn_accel.master.command_executor import CommandExecutor, NodeManagerCalls
 from yarn_accel.master.config import MasterConfig, load_config
-from yarn_accel.master.container_environment import ContainerEnvironment, container_environment
-from yarn_accel.master.control_api import ControlApi
+from yarn_accel.master.control_api import Admin, ControlApi
 from yarn_accel.master.credential_endpoint import OFF as OFF_SOCKET
 from yarn_accel.master.credential_endpoint import CredentialEndpoint, grant_rules, socket_path
+from yarn_accel.master.environment import ContainerEnvironment, container_environment
 from yarn_accel.master.inventory import Inventory, attribute_of
-from yarn_accel.master.late_binding import LateBindingReports
-from yarn_accel.master.node_managers import NodeManagerCalls
 from yarn_accel.master.operator_commands import DRAINED, OFF, OperatorCommands
 from yarn_accel.master.registration import Registration, tracking_url
 from yarn_accel.master.scheduler_link import SchedulerLink
-from yarn_accel.master.stall_detector import StallDetector, since_boot_s
-from yarn_accel.master.statistics import AgentStatistics
-from yarn_accel.master.status_documents import StatusDocuments
+from yarn_accel.master.status_documents import AgentStatistics, StatusDocuments
 from yarn_accel.master.task_service import LiveTaskService, make_task_service
 
 logger = logging.getLogger(__name__)
@@ -60,13 +56,15 @@ _RETRY_S = 1.0
 #: How long, and how often, YARN is asked whether the whole application is over when this attempt is.
 _GONE_S, _GONE_PAUSE_S = 1.0, 0.02
 _CANCEL_AGAIN_S = 0.2
-_N_NAMED = 8
+_STALL_INTERVAL_S = 0.25
+#: Shorter stalls delay others little, and a busy machine has many.
+_LEAST_STALL_S = 0.5
 
 
 async def serve(
     config_file: Path, registration: Registration, environ: Mapping[str, str], report: Callable[[str], None]
 ) -> None:
-    """Work until the application is over; see `process.run`.
+    """Work until the application is over.
 
     Raises:
         AttemptGoneError: this attempt is over, the application is not.
@@ -79,7 +77,7 @@ async def serve(
     try:
         await master.open()
         report(f"master of {master.application}, attempt {master.attempt}, on port {master.port}")
-        # What is loaded stays: to look for garbage among it takes 30 ms, in which nothing is answered.
+        # Loaded modules stay: looking for garbage among them takes 30 ms, in which no request is answered.
         gc.freeze()
         await master.work()
     finally:
@@ -88,11 +86,62 @@ async def serve(
         await environment.rm.close()
 
 
+def since_boot_s() -> float:
+    """A monotonic clock that goes on while the machine is suspended, where the system has one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+class StallDetector:
+    """Detects that this process did not run: stopped, swapped out, its machine suspended, its loop blocked.
+
+    After a stall its timers are late, and messages that arrived meanwhile wait in the sockets. A task wakes
+    at short intervals; the delay of its last wake-up is the length of the stall. A stall of a machine whose
+    clocks stop as well, such as a paused virtual machine, stays unnoticed.
+
+    Args:
+        clock: see `since_boot_s`.
+        tell: takes the length of a stall in seconds, when it is over.
+
+    Attributes:
+        stalled_s: all stalls together.
+    """
+
+    def __init__(self, clock: Callable[[], float], tell: Callable[[float], None]) -> None:
+        self._clock = clock
+        self._tell = tell
+        self._awake_s: float | None = None
+        self.stalled_s = 0.0
+
+    async def watch(self) -> None:
+        """Stay awake until cancelled; before that, nothing is a stall."""
+        self._awake_s = self._clock()
+        try:
+            while True:
+                await asyncio.sleep(_STALL_INTERVAL_S)
+                self.look()
+        finally:
+            self._awake_s = None
+
+    def look(self) -> None:
+        """Report the stall that has just ended, if there was one.
+
+        It counts without the usual pause, so that time goes on even where every pause is too long.
+        """
+        if self._awake_s is None:
+            return
+        now_s = self._clock()
+        for_s, self._awake_s = now_s - self._awake_s - _STALL_INTERVAL_S, now_s
+        if for_s >= _LEAST_STALL_S:
+            self.stalled_s += for_s
+            self._tell(for_s)
+
+
 class Master:
     """One attempt of the ApplicationMaster.
 
     Args:
-        arrival: where it listens, and what the ResourceManager has answered already.
+        registration: where it listens, and the ResourceManager's answer so far.
         clock: monotonic; also that of the event loop.
         since_boot: the same with the time in which the machine was suspended.
     """
@@ -129,7 +178,10 @@ class Master:
         self._agents = self._make_agents()
         verifier = RequestVerifier(environment.credentials.key_of, not_before_s=registration.at)
         allowed_hosts = (environment.node, *config.rm_webs, *config.page_clients)
-        self._control_api = ControlApi(self._agents, self, verifier, registration.listener, allowed_hosts)
+        self.admin = self._make_admin()
+        self._control_api = ControlApi(
+            self._agents, self.admin, verifier, registration.listener, allowed_hosts
+        )
         self._credentials = self._make_credentials()
         self._tasks = self._make_tasks()
         self._broken: asyncio.Future[None] | None = None
@@ -188,6 +240,19 @@ class Master:
             LateBindingReports(self._environment.credentials.server, self._config.revoked_file),
         )
 
+    def _make_admin(self) -> Admin:
+        about = {"application": self.application, "attempt": self.attempt, "node": self._environment.node}
+        return Admin(
+            self._core,
+            self._operator,
+            self._statistics,
+            self._inventory,
+            self.documents,
+            self.tell,
+            self._clock,
+            about,
+        )
+
     def _make_credentials(self) -> CredentialEndpoint | None:
         config, secret = self._config, self._environment.credentials.server
         if not secret or config.credential_socket == OFF_SOCKET:
@@ -214,7 +279,7 @@ class Master:
         return tasks
 
     def _make_about(self) -> dict[str, Any]:
-        """Who this application is, for people."""
+        """The document's ``about``."""
         proxies = [f"{url.rstrip('/')}/proxy/{self.application}/" for url in self._config.rm_webs]
         return {
             "application": self.application,
@@ -325,7 +390,7 @@ class Master:
             self._operator.lack(self._link.resource_types)
 
     def _annotated(self, event: ev.Event) -> ev.Event:
-        """The event with the meaning of our containers' exit codes before what YARN says of it."""
+        """The event, with the meaning of our containers' exit codes before YARN's diagnostics."""
         if isinstance(event, ev.ContainerCompleted):
             reason = self._environment.plan.exit_reasons.get(event.exit_status)
             if reason is not None:
@@ -370,49 +435,6 @@ class Master:
         except (AccelError, asyncio.TimeoutError) as error:
             logger.error("slots or attributes of nodes are left as they are: %s", error)
 
-    # ---- what an admin asks for through `ControlApi`
-
-    def explain(self, node: str) -> str:
-        """Why a node is bound as it is, or that it is not known; and the claims of its late binding."""
-        lines = [self._core.explain(node)]
-        why = self._operator.refusals["attributes"]
-        if why not in ("", OFF):
-            lines.append(f"Its binding is not published as a node attribute: {why}.")
-        return "\n".join(filter(None, (*lines, self._statistics.explain_claims(node, self._clock()))))
-
-    def drain(self, node: str, *, is_drained: bool) -> str:
-        """Take a node's server out of use, or back; what comes of it, in words."""
-        now_s = self._clock()
-        before = self._core.node_snapshots(now_s, (node,)).get(node, {})
-        self._operator.drain(node, is_drained=is_drained)
-        self.tell(ev.DrainRequested(node, now_s) if is_drained else ev.UndrainRequested(node, now_s))
-        if not is_drained:
-            was_not = f"{node} was not drained; what failed there is tried again now"
-            return f"{node} is drained no more" if before.get("is_drained") else was_not
-        if before.get("is_drained"):
-            return f"{node} is drained already"
-        if not before.get("is_accelerator"):
-            return f"{node} is drained; it has no accelerator now, so nothing changes yet"
-        return f"{node} is drained; yarn-accel undrain {node} brings it back"
-
-    def rebind(self) -> None:
-        """Make all bindings anew."""
-        self.tell(ev.RebindRequested(self._clock()))
-
-    def stop(self) -> None:
-        """End everything."""
-        self.tell(ev.StopRequested(self._clock()))
-
-    async def status(self) -> dict[str, Any]:
-        """For the admin's command."""
-        state = await self.documents.whole()
-        about = {"application": self.application, "attempt": self.attempt, "node": self._environment.node}
-        return {**about, "state": state}
-
-    def state(self) -> dict[str, Any]:
-        """Everything, as values that JSON can carry."""
-        return self.documents.now()
-
     def _service(self, now_s: float) -> dict[str, Any]:
         """Figures of this process."""
         link = self._link.figures
@@ -448,16 +470,6 @@ class Master:
         if self._credentials is not None and self._credentials.problem:
             found.append(f"users get no credentials: {self._credentials.problem}")
         return [*found, "the resource manager does not answer"] if self._link.figures.is_away else found
-
-    def check_known(self, node: str) -> None:
-        """Raises RejectedError when there is no such node."""
-        if node not in self._inventory:
-            known = sorted(report.node.host for report in self._inventory.reports())
-            more = f" and {len(known) - _N_NAMED} more" if len(known) > _N_NAMED else ""
-            listed = ", ".join(known[:_N_NAMED]) or "none"
-            raise RejectedError(
-                "unknown-node", f"the resource manager has no node {node}; there are {listed}{more}"
-            )
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:

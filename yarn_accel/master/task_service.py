@@ -40,11 +40,9 @@ from yarn_accel.core.tasks.values import AppId, ResourceId, TaskId
 from yarn_accel.core.tasks.worker_messages import WorkerOrder, WorkerReport, order_document, parse_report
 from yarn_accel.core.tasks.worker_nodes import WORKER_ROLE, WorkerNodes
 from yarn_accel.errors import ConfigError, RejectedError, RemoteProtocolError, StorageError, UnavailableError
-from yarn_accel.master.config import MasterConfig
-from yarn_accel.master.figure_file import FigureFile
+from yarn_accel.master.config import MasterConfig, TaskSettings, journal_uri
 from yarn_accel.master.inventory import Inventory
-from yarn_accel.master.task_config import TaskSettings, journal_uri
-from yarn_accel.master.task_journal import TaskJournal
+from yarn_accel.master.task_storage import FigureFile, TaskJournal
 from yarn_accel.master.worker_places import SizePlaces, WorkerPlaces, usable_nodes
 from yarn_accel.storage import Store
 
@@ -173,7 +171,7 @@ class LiveTaskService:
     # ---- what comes in
 
     async def report(self, sender: str, document: Any) -> Any:
-        """Take a worker's report in, and answer with its order.
+        """Apply a worker's report, and answer with its order.
 
         Raises:
             RejectedError: it is none, or another worker's.
@@ -256,7 +254,7 @@ class LiveTaskService:
             raise RejectedError("bad-app", f"{uri}: {error}") from None
 
     def cancel(self, app: str) -> None:
-        """End an application early; one that is not there is none any more.
+        """End an application early; one that is not known is ignored.
 
         Raises:
             UnavailableError: the journal is not read yet.
@@ -279,7 +277,7 @@ class LiveTaskService:
         self._apply(ev.PauseRequested(AppId(app), is_paused, self._clock()))
 
     def result(self, task: str) -> str:
-        """What a task's function returned, as JSON.
+        """The result of a task's function, as JSON.
 
         Raises:
             RejectedError: it has not ended, it returned nothing, or that is not kept.
@@ -340,7 +338,7 @@ class LiveTaskService:
         }
 
     def shown(self) -> dict[str, Any]:
-        """What the page and the metrics show: `status`, what workers did over time, how attempts ended.
+        """The data of page and metrics: `status`, the use of workers over time, how attempts ended.
 
         ``problems`` alone while the journal is not read yet.
         """
@@ -353,7 +351,7 @@ class LiveTaskService:
         }
 
     def use(self, nodes: Collection[str]) -> dict[str, Any]:
-        """What workers on these nodes did over time, all that is kept.
+        """The use of workers on these nodes over time, all that is kept.
 
         Raises:
             UnavailableError: the journal is not read yet.
@@ -362,7 +360,7 @@ class LiveTaskService:
         return self._service.use(N_STEPS, len(nodes), nodes)
 
     def outcome(self, app: str, first: int) -> dict[str, Any]:
-        """What became of an application's tasks, from number `first` of those that are done.
+        """The outcomes of an application's tasks, from number `first` of those that are done.
 
         Raises:
             RejectedError: there is no such application.
@@ -394,8 +392,8 @@ class LiveTaskService:
         for command in self._service.apply(event):
             self._entries[type(command)](command)
         if isinstance(event, ev.ServiceTick):
-            # What happened, and what was decided of it, is on the disk by one write: else each order would
-            # wait for two.
+            # Events and the decisions that follow are written at once: else each order would wait for two
+            # writes.
             for command in self._unwritten:
                 self._journal.put(command)
             self._unwritten.clear()

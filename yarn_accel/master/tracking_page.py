@@ -92,7 +92,7 @@ def add_routes(
     """Make the application answer what is listed at the top.
 
     Args:
-        states: makes the state document, see `statistics`.
+        documents: makes the state document.
         explain: `Application.explain`.
     """
     views = _Views(documents, explain or (lambda node: ""))

@@ -57,7 +57,7 @@ class WorkerPlaces:
         return ResourceId(worker_name(role, node)) if role in self._sizes else None
 
     def worker_of(self, priority: int, node: str) -> ResourceId | None:
-        """The worker in a container of that priority; None: workers have others."""
+        """The worker in a container of that priority; None: it is not one of workers."""
         roles = (role for role, size in self._sizes.items() if size.priority == priority)
         role = next(roles, None)
         return None if role is None else self.worker(role, node)
@@ -67,18 +67,18 @@ class WorkerPlaces:
         return next((role for role in self._sizes if worker == worker_name(role, node)), None)
 
     def want(self, counts: Iterable[tuple[str, int]]) -> None:
-        """So many workers of each size are wanted."""
+        """Set how many workers of each size are wanted."""
         self._wanted = dict(counts)
 
     def release(self, worker: ResourceId) -> None:
-        """A worker is not wanted any more, or was lost."""
+        """Give up the node of a worker that is not wanted any more, or was lost."""
         for role, size in self._sizes.items():
             for node in size.nodes.chosen:
                 if worker_name(role, node) == worker:
                     size.nodes.release(node)
 
     def choose(self, present: Mapping[str, str], preferred: Collection[str], now_s: float) -> None:
-        """Choose nodes for what is wanted.
+        """Choose nodes for the workers that are wanted.
 
         Args:
             present: workers that are to stay -> their nodes; empty where that is not known.

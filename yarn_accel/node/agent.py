@@ -1,8 +1,9 @@
 """The agent as a process: startup, heartbeats, shutdown.
 
 Once per interval it samples the node, sends a heartbeat to the master, writes the state file, and keeps the
-master's response for local mappers.  It reports a server that starts, dies or hangs at once.  While the
-master is away, mappers get the last response with its age.
+master's response for local mappers. It reports a server that starts, dies or hangs at once. While the
+master is away, mappers get the last response with its age. The state file is for the NodeManager's script,
+for people, and for the next agent on this node.
 """
 
 from __future__ import annotations
@@ -24,30 +25,43 @@ import aiohttp
 
 from yarn_accel.adapters.signed_http import WRONG_KEY, Signer
 from yarn_accel.client.agent_folders import IDENTITY_FILE, is_of_application
-from yarn_accel.errors import AccelError, AuthenticationError, ConfigError, StartupError
+from yarn_accel.errors import (
+    AccelError,
+    AuthenticationError,
+    ConfigError,
+    StartupError,
+    UnavailableError,
+)
 from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.node.config import AgentConfig, key_place, read_key
-from yarn_accel.node.devices import DeviceWatch
-from yarn_accel.node.heartbeat_interval import HeartbeatInterval
-from yarn_accel.node.heartbeat_response import HeartbeatResponse, local_response, response_document
+from yarn_accel.node.heartbeat_response import (
+    HeartbeatResponse,
+    local_response,
+    parse_response,
+    response_document,
+)
 from yarn_accel.node.late_binding import NodeLateBinding
 from yarn_accel.node.local_endpoint import LocalEndpoint, overflow_uid, user_ids
-from yarn_accel.node.master_client import MasterClient, MasterConnection
-from yarn_accel.node.master_discovery import discovery_for
+from yarn_accel.node.master_client import HeartbeatInterval, MasterConnection, MasterDiscovery
 from yarn_accel.node.paths import make_run_dir, remove_abandoned
-from yarn_accel.node.sampling import Sampler
+from yarn_accel.node.sampling import DeviceWatch, Sampler
 from yarn_accel.node.server_monitor import HUNG, ServerMonitor
-from yarn_accel.node.state_file import read_last_response, write_state
 
 logger = logging.getLogger(__name__)
 
 #: Without the master for so long, the response to mappers contains this node's own server as well.
-STALE_S = 10.0
+_STALE_S = 10.0
 #: Changes of the server are reported at once, but never more often than this.
 _MIN_PAUSE_S = 0.05
 #: The folder of an application that nobody used for so long may be one that was killed.
 _ABANDONED_S = 3600.0
+_HEARTBEAT_PATH = "/v1/heartbeat"
 _MAX_REASON = 500
+_STATE_VERSION = 1
+_MAX_STATE_BYTES = 1024 * 1024
+#: Of a dry run, between the two samples of which rates are made.
+_PREVIEW_S = 1.0
+_NO_KEY = bytes(32)
 _KEY_CURE = (
     "make it with `yarn-accel node make-key --secret-file SECRET {node} FILE`, where SECRET is what the "
     "start was given as `agent: {{secret_file: SECRET}}`, and put it there; it is read again by itself"
@@ -79,7 +93,7 @@ def run(config: AgentConfig, key: bytes, report: Callable[[str], None]) -> int:
 
 
 def _put_identity(config: AgentConfig) -> None:
-    """Say whose folder this is, for mappers; without it they go by the folder's name."""
+    """Write whose folder this is, for mappers; without it they go by the folder's name."""
     if not config.application_id:
         return
     named = {"name": config.application_name, "user": config.application_user}
@@ -119,8 +133,7 @@ class Agent:
         state_file = Path(config.server_state_file)
         self._server = ServerMonitor(state_file, config.node, config.address, session, self._wake.set)
         self._signer = Signer(key, f"agent:{config.node}")
-        connection = MasterConnection(session, self._signer, discovery_for(config), config.timeout_s)
-        self._link = MasterClient(connection, config.node)
+        self._master = MasterConnection(session, self._signer, MasterDiscovery(config), config.timeout_s)
         self._interval = HeartbeatInterval(config.interval_s, config.max_backoff_s, random.random)
         self._local_endpoint = LocalEndpoint(
             config.socket_path,
@@ -160,7 +173,7 @@ class Agent:
         )
 
     async def open(self) -> None:
-        """Read what the agent before knew, and answer local mappers."""
+        """Read the state file of an earlier agent, and answer local mappers."""
         last = read_last_response(self._config.state_path, self._config.node)
         if last is not None:
             self._response, self._response_at = last
@@ -176,7 +189,7 @@ class Agent:
             await self._observer.open()
 
     async def close(self) -> None:
-        """Answer nobody any more; the state file stays, and ages."""
+        """Stop answering; the state file stays, and ages."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
@@ -209,7 +222,7 @@ class Agent:
         self._wake.clear()
         heartbeat = await self.heartbeat()
         try:
-            response = await self._link.send(heartbeat, self._response)
+            response = await self._master.post(_HEARTBEAT_PATH, heartbeat, self._parsed)
         except AccelError as error:
             self.counts["failed"] += 1
             self._interval.failed()
@@ -224,9 +237,16 @@ class Agent:
             if self._late_binding is not None:
                 self._late_binding.answered(response.late_binding)
             if self._trouble:
-                logger.info("the master answers again, at %s", self._link.url)
+                logger.info("the master answers again, at %s", self._master.url)
             self._trouble = ""
         self._write(heartbeat)
+
+    def _parsed(self, document: Any, url: str) -> HeartbeatResponse:
+        """The response of the master at an address; one of an earlier attempt is refused."""
+        response = parse_response(document, self._config.node)
+        if response.is_older_than(self._response):
+            raise UnavailableError(f"{url} is attempt {response.attempt}, which is over")
+        return response
 
     def _note(self, trouble: str, why: str) -> None:
         """Keep why the master does not answer, and log a reason that differs from the last one."""
@@ -236,9 +256,9 @@ class Agent:
         self._trouble = trouble
 
     def _meaning(self, error: AccelError) -> tuple[str, str]:
-        """The kind of trouble, and more of it.
+        """The kind of trouble for the log, and its details.
 
-        A key that is refused is read again, so that it is enough to put its file right.
+        A key that is refused is read again, so that it suffices to correct its file.
         """
         if not isinstance(error, AuthenticationError):
             return "the master is away", str(error)
@@ -286,7 +306,7 @@ class Agent:
             reason=self._silence,
             own=self._server.endpoint,
             is_own_down=self._server.is_down,
-            stale_s=STALE_S,
+            stale_s=_STALE_S,
         )
 
     def snapshot(self) -> dict[str, Any]:
@@ -304,7 +324,7 @@ class Agent:
         response = self._response
         self._status = {
             **heartbeat,
-            "master": {"url": self._link.url, "silence": self._silence},
+            "master": {"url": self._master.url, "silence": self._silence},
             "slots": None if response is None else response.slots,
             "answer": None if response is None else response_document(response, self._config.node),
             "answered_at": self._response_at,
@@ -331,7 +351,7 @@ class Agent:
 
 @contextlib.contextmanager
 def _only_one(config: AgentConfig) -> Iterator[None]:
-    """Hold the lock of the folder; the kernel gives it back however we end."""
+    """Hold the lock of the folder; the kernel releases it when this process ends, however it ends."""
     path = config.lock_path
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
@@ -351,3 +371,43 @@ def _only_one(config: AgentConfig) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def write_state(path: Path, document: dict[str, Any]) -> None:
+    """Replace the state file; the NodeManager's user can read it whatever the umask.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    text = json.dumps({"version": _STATE_VERSION, **document}, allow_nan=False) + "\n"
+    write_atomic(path, text, is_for_all=True)
+
+
+def read_last_response(path: Path, node: str) -> tuple[HeartbeatResponse, float] | None:
+    """The last response that an earlier agent got, and when (Unix time); None: there is no usable one."""
+    try:
+        if path.lstat().st_uid not in (os.geteuid(), 0):
+            return None
+        with path.open("rb") as file:
+            document = json.loads(file.read(_MAX_STATE_BYTES))
+        if document["version"] != _STATE_VERSION or document["node"] != node or document["answer"] is None:
+            return None
+        return parse_response(document["answer"], node), float(document["answered_at"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, AccelError):
+        return None
+
+
+async def preview(config: AgentConfig) -> dict[str, Any]:
+    """A dry run: the heartbeat of this moment, with rates over a second, and where it would go."""
+    try:
+        master: dict[str, Any] = {"urls": await asyncio.to_thread(MasterDiscovery(config).find)}
+    except AccelError as error:
+        master = {"urls": [], "why": str(error)}
+    async with aiohttp.ClientSession(trust_env=False, auto_decompress=False) as session:
+        agent = Agent(config, _NO_KEY, session)
+        try:
+            await agent.heartbeat()
+            await asyncio.sleep(_PREVIEW_S)
+            return {"master": master, "heartbeat": await agent.heartbeat()}
+        finally:
+            await agent.close()

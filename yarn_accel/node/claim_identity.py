@@ -1,9 +1,9 @@
-"""Whose a claim is: the user of a job's credential, else the one that the kernel names; nobody's own words.
+"""The user of a claim: that of the job's credential, else the one that the kernel names.
 
 A mapper shows the public part of its job's credential and a token that only the holder of its key can make,
 for this node alone. The agent checks it against a verifier that the master sends with its next answer: no
-secret leaves the master, and from the verifier nobody makes a token. A verifier is asked for again after some
-time, so that a revoked credential counts no longer; while the master is away the last one counts.
+secret leaves the master, and nobody can make a token from the verifier. The agent asks for a verifier again
+after some time, so that a revoked credential no longer counts; while the master is away the last one counts.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from yarn_accel.errors import AuthenticationError, UnavailableError
 from yarn_accel.wire.credential import claim_verifier, parse_identifier
 
 _RENEW_S = 60.0
+_PATIENCE_S = 3.0
 #: However many credentials are shown, no more heartbeats are sent for them.
 _WAKE_EVERY_S = 0.5
 _MOST_KNOWN = 1000
@@ -32,7 +33,7 @@ _MOST_WANTED = 256
 
 @dataclass(frozen=True, slots=True)
 class _KnownVerifier:
-    """Attributes: verifier, else why it is refused, or neither: the master cannot check; when it came."""
+    """The master's answer about a credential: a verifier, a refusal, or neither if it cannot check it."""
 
     verifier: str
     refusal: str
@@ -40,7 +41,7 @@ class _KnownVerifier:
 
 
 class ClaimIdentities:
-    """Tells users apart; used from one event loop.
+    """Finds the users of claims; used from one event loop.
 
     Args:
         shared: user ids under whom mappers of several people run.
@@ -53,7 +54,7 @@ class ClaimIdentities:
         self,
         shared: frozenset[int],
         wake: Callable[[], None],
-        patience_s: float = 3.0,
+        patience_s: float = _PATIENCE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._shared = shared
@@ -68,11 +69,11 @@ class ClaimIdentities:
         self._lookups = concurrent.futures.ThreadPoolExecutor(2, "users")
 
     def close(self) -> None:
-        """Look nobody up any more."""
+        """Stop looking users up."""
         self._lookups.shutdown(wait=False, cancel_futures=True)
 
     async def user(self, uid: int, credential: Any) -> str:
-        """Whose process this is.
+        """The user of a process.
 
         Args:
             uid: as the kernel says.
@@ -141,7 +142,7 @@ class ClaimIdentities:
         return list(self._wanted)[:MAX_IDENTIFIERS]
 
     def answered(self, verifiers: Any) -> None:
-        """Take the master's answer in: ``sha256`` or ``refused`` for each; neither where it has no secret."""
+        """Apply the master's answer: ``sha256`` or ``refused`` for each; neither where it has no secret."""
         for identifier, value in verifiers.items() if isinstance(verifiers, Mapping) else ():
             waiting = self._wanted.pop(identifier, None)
             if waiting is None or not isinstance(value, Mapping):

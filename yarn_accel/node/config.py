@@ -1,24 +1,85 @@
-"""The agent's configuration: one frozen object from a YAML file and what YARN tells a container."""
+"""The agent's configuration: one frozen object, from a YAML file and the variables that YARN sets."""
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.client.token_file import read_secrets
+from yarn_accel.core.tasks.late_binding.values import LateBindingSettings
+from yarn_accel.core.tasks.policies import make
 from yarn_accel.errors import AccelError, ConfigError
-from yarn_accel.node.claim_config import LateBindingConfig
 from yarn_accel.node.paths import default_run_dir, filled
+
+#: The defaults of the decisions about claims.
+_CORE: dict[str, Any] = {each.name: each.default for each in fields(LateBindingSettings)}
+
+
+class LateBindingConfig(BaseModel):
+    """Section ``late_binding`` of an agent's settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    enabled: bool = Field(True, description="off: mappers that ask choose by themselves")
+    policy: str = Field("hdas+", description="who decides, as in docs/hdas.md")
+    policy_settings: dict[str, Any] = Field(default_factory=dict, description="its own settings")
+    cores: int = Field(0, ge=0, le=4096, description="tasks that run at once, on a GPU or not; 0: the cores")
+    gpus: int = Field(-1, ge=-1, le=64, description="GPUs for mappers; -1: those that the agent sees work")
+    bandwidth_mb_s: float = Field(125.0, gt=0, le=1e9, description="what the disk or link gives its readers")
+    io: Literal["link", "disk", "larger"] = Field("larger", description="what of the node's I/O counts")
+    max_wait_s: float = Field(
+        _CORE["max_wait_s"], ge=0, le=3600, description="no mapper waits longer for an answer"
+    )
+    lease_s: float = Field(
+        _CORE["lease_s"], ge=1, le=4, description="so long after its last sign of life a place is held"
+    )
+    counts_max_age_s: float = Field(
+        _CORE["counts_max_age_s"], gt=0, le=3600, description="older counts of the cluster do not count"
+    )
+    max_claims_per_user: int = Field(64, ge=1, le=256, description="mappers of one user, waiting or not")
+    max_jobs_per_user: int = Field(16, ge=1, le=256, description="jobs of one user that have such mappers")
+    shared_users: tuple[str, ...] = Field(
+        (), description="users, beside the agent's own, under whom mappers of several people run"
+    )
+    figures_file: str = Field("", description="what was learned of jobs; default: figures.json in run_dir")
+
+    @model_validator(mode="after")
+    def _check_policy(self) -> LateBindingConfig:
+        try:
+            make(self.policy, self.policy_settings)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    def settings(self, node: str, gpus: tuple[int, ...], accelerator: str) -> LateBindingSettings:
+        """For the decisions of one node, whose agent sees these GPUs work."""
+        return LateBindingSettings(
+            node,
+            self.cores or os.cpu_count() or 1,
+            gpus,
+            self.bandwidth_mb_s * 1e6,
+            accelerator,
+            self.policy,
+            self.policy_settings,
+            self.max_wait_s,
+            self.lease_s,
+            self.counts_max_age_s,
+            max_claims_per_user=self.max_claims_per_user,
+            max_jobs_per_user=self.max_jobs_per_user,
+        )
+
 
 #: The name of the node's key among the secrets of a Hadoop credentials file.
 KEY_ALIAS = "yarn-accel.node"
-KEY_BYTES = 32
+_KEY_BYTES = 32
 _TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")
 _APPLICATION = re.compile(r"application_[0-9]{1,20}_[0-9]{1,10}\Z")
@@ -85,10 +146,10 @@ class AgentConfig(BaseModel):
     )
     timeout_s: float = Field(2.0, gt=0, le=60, description="how long to wait for one answer")
     max_backoff_s: float = Field(5.0, ge=0.1, le=300, description="longest pause while the master is away")
-    # What is measured
+    # Measurements
     network_interfaces: tuple[str, ...] = Field((), description="default: those with the default route")
     hot_celsius: float = Field(90.0, gt=0, description="a device as warm as this is called hot")
-    # Who may ask
+    # Access
     socket_mode: str = Field(
         "0666", pattern=r"^0?[0-7]{3}$", description="rights of the Unix socket, in octal"
     )
@@ -141,7 +202,7 @@ class AgentConfig(BaseModel):
 
     @property
     def state_path(self) -> Path:
-        """What the NodeManager's script reads."""
+        """The state file, which the NodeManager's script reads."""
         return Path(self.run_dir) / "state.json"
 
     @property
@@ -226,8 +287,8 @@ def _key_from_file(path: Path, node: str) -> bytes:
 
 
 def _checked_key(key: bytes, place: str) -> bytes:
-    if len(key) != KEY_BYTES:
-        raise ConfigError(f"{place}: a key of {len(key)} bytes, {KEY_BYTES} expected")
+    if len(key) != _KEY_BYTES:
+        raise ConfigError(f"{place}: a key of {len(key)} bytes, {_KEY_BYTES} expected")
     return key
 
 

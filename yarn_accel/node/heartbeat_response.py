@@ -6,9 +6,13 @@ The master's response::
      "interval_s": 1.0, "slots": 4, "application": "application_1_0001", "attempt": 2, "revision": 17,
      "policy": {"name": "container", "max_moves": 1}, "loads": {"w1": {"seq": 7, "queue_s": 0.2, ...}}}
 
-``servers`` are all servers that this node may use; ``bound`` names those it is bound to, in order.  Only
-``version`` and ``servers`` are mandatory.  ``policy`` and ``loads`` (see `loads`) are present when mappers
-choose a server for every request, and are passed on to them.
+``servers`` are all servers that this node may use; ``bound`` names those it is bound to, in order. Only
+``version`` and ``servers`` are mandatory. ``policy`` and ``loads`` are present when mappers choose a server
+for every request, and are passed on to them.
+
+An agent measures the load of its own server (`server_stats.LoadMeter`) and sends it with its heartbeat; under
+the policy `container` the master sends it to the agents of all nodes that may use that server, and these pass
+it on to their mappers.
 """
 
 from __future__ import annotations
@@ -21,13 +25,35 @@ from typing import Any
 
 from yarn_accel.client.binding import Binding, Endpoint, format_binding, parse_binding
 from yarn_accel.errors import ConfigError, RemoteProtocolError
-from yarn_accel.node.loads import ServerLoad, load_document, parse_load
 
 VERSION = 1
 MAX_SERVERS = 256
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.1, 60.0
 _MAX_NUMBER = 2**53
 _MAX_SETTINGS, _MAX_SETTING = 16, 100
+MAX_OPERATIONS = 32
+_MAX_QUEUE_S = 1e6
+_MAX_NAME = 100
+_MAX_SEQ = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLoad:
+    """The load of a server, for clients that choose among servers.
+
+    Attributes:
+        seq: number of the report it comes from.
+        queue_s: expected seconds until all requests that it has taken are computed.
+        rates: requests per second that the whole server computes, by operation; measured ones only.
+        weight: speed of its devices against the others', above 0.
+        accepts: whether it takes requests.
+    """
+
+    seq: int = 0
+    queue_s: float = 0.0
+    rates: Mapping[str, float] = field(default_factory=dict)
+    weight: float = 1.0
+    accepts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +223,43 @@ def _count(value: Any, key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_NUMBER:
         raise RemoteProtocolError(f"the master's answer: {key} is {str(value)[:40]}, not a count")
     return value
+
+
+def parse_load(document: Any, seq: int = 0, weight: float = 1.0) -> ServerLoad:
+    """Read a load; never raises: invalid values are left out.
+
+    Args:
+        document: as `load_document` writes it, or what a heartbeat says (``queue_s`` and ``rates`` only).
+        seq, weight: for a document that does not say.
+    """
+    values = document if isinstance(document, dict) else {}
+    rates = values.get("rates")
+    good = {
+        str(name)[:_MAX_NAME]: float(rate)
+        for name, rate in (rates.items() if isinstance(rates, dict) else ())
+        if _is_number(rate) and rate > 0
+    }
+    given_seq, given_weight = values.get("seq", seq), values.get("weight", weight)
+    queue_s = values.get("queue_s", 0.0)
+    return ServerLoad(
+        seq=int(given_seq) if _is_number(given_seq) and 0 <= given_seq < _MAX_SEQ else seq,
+        queue_s=min(max(float(queue_s), 0.0), _MAX_QUEUE_S) if _is_number(queue_s) else 0.0,
+        rates=dict(list(good.items())[:MAX_OPERATIONS]),
+        weight=float(given_weight) if _is_number(given_weight) and given_weight > 0 else weight,
+        accepts=values.get("accepts", True) is True,
+    )
+
+
+def load_document(load: ServerLoad) -> dict[str, Any]:
+    """A load as `parse_load` reads it."""
+    return {
+        "seq": load.seq,
+        "queue_s": round(load.queue_s, 6),
+        "rates": {name: float(f"{rate:.6g}") for name, rate in load.rates.items()},
+        "weight": load.weight,
+        "accepts": load.accepts,
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,7 +1,10 @@
 """Late binding on this node: joins the socket of the mappers, `LateBinder`, and the agent's heartbeats.
 
+A mapper has a connection while its claim lasts, with lines as in `late_binding.messages`. A connection that
+closes is a lost claim, so a killed mapper's place is free at once.
+
 A mapper that holds a place gets a proof of it, made with the node's key, for its process alone. With it the
-mapper says to the next agent what it holds, so that nobody else gets the place while it is in use.
+mapper proves to the next agent what it holds, so that the place stays its own while it is in use.
 """
 
 from __future__ import annotations
@@ -26,6 +29,12 @@ from yarn_accel.core.tasks.late_binding.messages import (
     parse_counts,
     parse_end,
 )
+from yarn_accel.core.tasks.late_binding.shared_figures import (
+    MAX_FIGURES,
+    MAX_FIGURES_AGE_S,
+    figures_document,
+    parse_figures,
+)
 from yarn_accel.core.tasks.late_binding.values import (
     ClaimEnded,
     ClaimEvent,
@@ -44,29 +53,32 @@ from yarn_accel.core.tasks.late_binding.values import (
     RefuseClaim,
     ResumedClaim,
 )
-from yarn_accel.core.tasks.learning import FigureStore
+from yarn_accel.core.tasks.learning import FigureStore, SharedFigure
 from yarn_accel.core.tasks.values import Form
-from yarn_accel.errors import AccelError, AuthenticationError
+from yarn_accel.errors import AccelError, AuthenticationError, RemoteProtocolError
 from yarn_accel.local_filesystem import write_atomic
-from yarn_accel.node.claim_config import LateBindingConfig
-from yarn_accel.node.claim_figures import SharedFigures
+from yarn_accel.node import local_endpoint
 from yarn_accel.node.claim_identity import ClaimIdentities
-from yarn_accel.node.claim_socket import ClaimConnection, ClaimSocket
+from yarn_accel.node.config import LateBindingConfig
+from yarn_accel.node.local_endpoint import LocalSocket, read_line
 from yarn_accel.node.sampling import total_bytes_per_s
 
 logger = logging.getLogger(__name__)
 
-#: Mappers give a sign of life so often.
+#: The pause between a mapper's signs of life.
 RENEW_S = 1.0
 _TICK_S = 0.5
 _SAVE_EVERY_S = 5.0
 _MOST_ENDED = 1000
 _MAX_FIGURES_BYTES = 4 << 20
+_MAX_LINE_BYTES = 4096
+_MAX_LINES_PER_S = 50
+_MAX_UNSENT_BYTES = 65536
 _HEALTHY = ("ok", "hot")
 
 
 class NodeLateBinding:
-    """One node's.
+    """Late binding of one node.
 
     Args:
         folder: where the socket lies, and the figures if the settings name no file.
@@ -127,7 +139,7 @@ class NodeLateBinding:
         self._identities.close()
         self._save(is_due=True)
 
-    # The heartbeat.
+    # ---- the heartbeat
 
     def heartbeat(self) -> dict[str, Any]:
         """This node's part of a heartbeat."""
@@ -143,7 +155,7 @@ class NodeLateBinding:
         return document
 
     def answered(self, document: Mapping[str, Any]) -> None:
-        """Take the master's part of its answer in."""
+        """Apply the master's answer."""
         self._identities.answered(document.get("verifiers"))
         if self._binder is not None and "apps" in document:
             self._apply(ClusterCountsReceived(parse_counts(document["apps"]), self._clock()))
@@ -152,7 +164,7 @@ class NodeLateBinding:
             self._apply(ClusterFiguresReceived(names, self._clock()))
 
     def sampled(self, heartbeat: Mapping[str, Any]) -> None:
-        """Take this node's devices and I/O in, as they stand in a heartbeat."""
+        """Apply this node's devices and I/O, as they are in a heartbeat."""
         seen = [each for each in heartbeat["devices"] if each.get("health") in _HEALTHY]
         self._accelerator = str(seen[0].get("name", "")) if seen else ""
         wanted = self._config.gpus
@@ -162,10 +174,10 @@ class NodeLateBinding:
             self._apply(PlacesChanged(self._gpus, self._accelerator, now_s))
             self._apply(IoMeasured(total_bytes_per_s(heartbeat, self._config.io), now_s, now_s))
 
-    # Mappers: a `ClaimHandler`.
+    # ---- mappers, by `ClaimSocket`
 
     def greeting(self) -> Mapping[str, Any]:
-        """As in `late_binding.messages`."""
+        """The first line to a mapper."""
         return {
             "v": 1,
             "node": self._node,
@@ -175,7 +187,11 @@ class NodeLateBinding:
         }
 
     async def asked(self, connection: ClaimConnection, question: Mapping[str, Any]) -> None:
-        """A mapper asks for a place, or says what it holds."""
+        """Take a mapper's first line: it asks for a place, or proves the one it holds.
+
+        Raises:
+            AccelError: it gets no place.
+        """
         request = parse_claim(question)
         user = await self._identities.user(connection.uid, question.get("credential"))
         resumed = None
@@ -192,7 +208,7 @@ class NodeLateBinding:
         self._apply(ClaimOpened(claim, user, request, self._clock(), resumed))
 
     def said(self, connection: ClaimConnection, message: Mapping[str, Any]) -> None:
-        """A sign of life, or the end."""
+        """Take a later line: a sign of life, or the end."""
         claim = self._claims.get(connection)
         if claim is None:
             return
@@ -208,7 +224,7 @@ class NodeLateBinding:
         self._apply(ClaimRenewed(claim, message.get("reading") is True, now_s))
 
     def closed(self, connection: ClaimConnection) -> None:
-        """A mapper is gone."""
+        """The mapper of a connection is gone."""
         claim = self._claims.get(connection)
         if claim is not None:
             self._forget(claim)
@@ -233,15 +249,15 @@ class NodeLateBinding:
             "counts_age_s": None if self._binder is None else self._binder.counts_age_s(self._clock()),
         }
 
-    # How it goes on.
+    # ---- the binder
 
     def _made(self) -> LateBinder:
-        """From the first claim on there is a binder; those who hold places from before speak first."""
+        """A new binder, for the first claim; mappers that hold places have a lease's time to say so."""
         settings = self._config.settings(self._node, self._gpus, self._accelerator)
         return LateBinder(settings, self._figures, self._started_s + self._config.lease_s)
 
     async def _tick(self) -> None:
-        """While there are claims, time passes."""
+        """Tell the binder the time while there are claims."""
         while self._connections:
             await asyncio.sleep(_TICK_S)
             try:
@@ -282,7 +298,7 @@ class NodeLateBinding:
         }
 
     def _note_end(self, connection: ClaimConnection, claim: ClaimId) -> None:
-        """The proof of a place that was given back is worth nothing any more."""
+        """Remember the proof of a place that was given back: it is refused from now on."""
         assert self._binder is not None
         held, (user, request) = self._binder.claims.get(claim), self._requests[claim]
         if held is not None and held.form is not None:
@@ -296,7 +312,7 @@ class NodeLateBinding:
         form: Form,
         gpus: tuple[int, ...],
     ) -> str:
-        """That this agent, or one before with the same key, gave this process this place."""
+        """The proof that an agent with this key gave this process this place."""
         held = [self._node, user, request.job, request.attempt, form.value, list(gpus)]
         process = [connection.pid, _started_ticks(connection.pid)]
         text = json.dumps(["yarn-accel late binding", held, process])
@@ -305,7 +321,7 @@ class NodeLateBinding:
     def _resumed(
         self, connection: ClaimConnection, user: str, request: ClaimRequest, shown: Mapping[str, Any]
     ) -> ResumedClaim:
-        """What a mapper proves that it holds.
+        """The place that a mapper proves to hold.
 
         Raises:
             AuthenticationError: it proves nothing.
@@ -331,7 +347,7 @@ class NodeLateBinding:
             return FigureStore()
 
     def _save(self, *, is_due: bool = False) -> None:
-        """Write what was learned, now and then."""
+        """Write what was learned, from time to time."""
         if self._binder is None:
             return
         n_learned, now_s = self._binder.outcomes["ended"], self._clock()
@@ -342,6 +358,91 @@ class NodeLateBinding:
             write_atomic(self._figures_path, json.dumps(self._binder.figures.to_document()) + "\n")
         except OSError as error:
             logger.error("%s cannot be written: %s", self._figures_path, error)
+
+
+class ClaimConnection:
+    """The connection of one mapper.
+
+    Attributes:
+        pid, uid: of the process that connected, as the kernel reports them.
+    """
+
+    def __init__(self, pid: int, uid: int, writer: asyncio.StreamWriter) -> None:
+        self.pid, self.uid = pid, uid
+        self._writer = writer
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a line; a mapper that does not read loses the connection."""
+        if self._writer.is_closing():
+            return
+        self._writer.write(json.dumps(message, allow_nan=False).encode() + b"\n")
+        if self._writer.transport.get_write_buffer_size() > _MAX_UNSENT_BYTES:
+            self._writer.transport.abort()
+
+    def close(self) -> None:
+        """Close; data that cannot be sent at once is dropped."""
+        if self._writer.transport.get_write_buffer_size():
+            self._writer.transport.abort()
+        self._writer.close()
+
+
+class ClaimSocket(LocalSocket):
+    """Where mappers claim places. Outcomes: closed, silent, oversized, flooding, bad.
+
+    Args:
+        path, mode, users: as of `LocalSocket`.
+        handler: makes claims of the mappers' lines.
+    """
+
+    def __init__(self, path: Path, mode: int, users: frozenset[int], handler: NodeLateBinding) -> None:
+        super().__init__(path, mode, users, _MAX_LINE_BYTES)
+        self._handler = handler
+
+    async def serve(
+        self, pid: int, user: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> str:
+        """Serve one mapper from its first line to its last."""
+        connection = ClaimConnection(pid, user, writer)
+        connection.send(self._handler.greeting())
+        try:
+            question = await asyncio.wait_for(read_line(reader), local_endpoint.FIRST_LINE_S)
+        except asyncio.TimeoutError:
+            return "silent"
+        except (RemoteProtocolError, ValueError) as error:
+            return _refused(connection, error)
+        if question is None:
+            return "closed"
+        try:
+            await self._handler.asked(connection, question)
+            self.asked(user)
+            return await self._listen(connection, reader)
+        except AccelError as error:
+            return _refused(connection, error)
+        finally:
+            self._handler.closed(connection)
+
+    async def _listen(self, connection: ClaimConnection, reader: asyncio.StreamReader) -> str:
+        second, n_lines = 0, 0
+        while True:
+            try:
+                message = await read_line(reader)
+            except ValueError:
+                return "oversized"
+            except RemoteProtocolError:
+                return "bad"
+            if message is None:
+                return "closed"
+            now = int(time.monotonic())
+            second, n_lines = now, n_lines + 1 if now == second else 1
+            if n_lines > _MAX_LINES_PER_S:
+                return "flooding"
+            self._handler.said(connection, message)
+
+
+def _refused(connection: ClaimConnection, error: Exception) -> str:
+    code = error.code if isinstance(error, AccelError) else "oversized"
+    connection.send({"refused": code, "message": str(error)[:500]})
+    return "bad" if isinstance(error, AccelError) else "oversized"
 
 
 def _measured_here(figures: FigureStore) -> Iterator[dict[str, Any]]:
@@ -375,3 +476,50 @@ def _started_ticks(pid: int) -> int:
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rsplit(")", 1)[1].split()[19])
     return 0
+
+
+#: Figures are sent of so many names: those that were measured last.
+_MOST_NAMES = MAX_FIGURES // 2
+_MOST_SENT = 4 * MAX_FIGURES
+_Key = tuple[str, Form, str]
+
+
+class SharedFigures:
+    """The figures that this node sends to the master, and those of other nodes that it gets from there.
+
+    All are sent again to a new master, which knows none.
+    """
+
+    def __init__(self) -> None:
+        self._sent: dict[_Key, int] = {}
+        self._pending: tuple[SharedFigure, ...] = ()
+        self._seen = [0, 0]
+        self._n_observed = -1
+
+    def heartbeat(self, figures: FigureStore) -> dict[str, Any]:
+        """This node's part of a heartbeat: its measurements since the last one that was answered."""
+        if figures.n_observed != self._n_observed:
+            self._n_observed = figures.n_observed
+            last = figures.measured_last(_MOST_NAMES)
+            news = [row for row in last if self._sent.get(_key(row)) != row.n_measured]
+            self._pending = tuple(news[:MAX_FIGURES])
+        return {"figures": figures_document(self._pending), "figures_seen": self._seen}
+
+    def answered(self, document: Mapping[str, Any], figures: FigureStore, now_s: float) -> frozenset[str]:
+        """Apply the master's answer; returns the names whose figures of other nodes changed."""
+        seen = document.get("figures_seen")
+        if not isinstance(seen, list) or len(seen) != 2 or not all(isinstance(each, int) for each in seen):
+            return frozenset()
+        if self._seen[0] in (0, seen[0]):
+            sent = self._sent | {_key(row): row.n_measured for row in self._pending}
+            self._sent = dict(list(sent.items())[-_MOST_SENT:])
+            self._pending = ()
+        else:
+            self._sent, self._n_observed = {}, -1
+        self._seen = seen
+        figures.forget_others(now_s)
+        return figures.believe_others(parse_figures(document.get("figures")), now_s + MAX_FIGURES_AGE_S)
+
+
+def _key(row: SharedFigure) -> _Key:
+    return row.name, row.form, row.accelerator

@@ -1,9 +1,11 @@
-"""A Unix socket for users of this node: one line of JSON in, one line out.
+"""Unix sockets for users of this node, with lines of JSON; the kernel identifies the caller (SO_PEERCRED).
 
-The agent's answers ``{"v": 1, "want": "servers"}`` with what `heartbeat_response.local_response` makes, and
-``"want": "status"`` with the last state; the master's is in `master.credential_endpoint`.  The kernel
-identifies the caller (SO_PEERCRED).  Requests are short, connections few and brief, and when there are too
-many, the user with most of them loses the oldest.
+`LocalEndpoint` answers one question per connection. The agent answers ``{"v": 1, "want": "servers"}`` with
+what `heartbeat_response.local_response` makes, and ``"want": "status"`` with the last state; the master's is
+in `master.credential_endpoint`. The agent's second socket is `late_binding.ClaimSocket`.
+
+Nothing that comes is trusted: lines are short, and the first one comes soon. Connections that have not asked
+yet are few; when there are too many, the user with most of them loses the oldest.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import asyncio
 import collections
 import contextlib
 import json
-import logging
 import pwd
 import socket
 import struct
@@ -20,18 +21,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from yarn_accel.errors import ConfigError, StartupError
+from yarn_accel.errors import ConfigError, RemoteProtocolError, StartupError
 
-logger = logging.getLogger(__name__)
-
-MAX_QUESTION_BYTES = 1024
+#: Bounds of the connections that have not asked yet, and how long each may take to ask.
 MAX_CONNECTIONS = 128
 MAX_PER_USER = 64
-PATIENCE_S = 2.0
+FIRST_LINE_S = 2.0
+_MAX_QUESTION_BYTES = 1024
 _UCRED = struct.Struct("3i")
 _OVERFLOW_UID_FILE = Path("/proc/sys/kernel/overflowuid")
 _OVERFLOW_UID = 65534
-#: What makes the answer to a question of a user, given the uid and the question.
+#: Makes the answer to a question of a user, given the uid and the question.
 Handler = Callable[[int, Mapping[str, Any]], "dict[str, Any] | Awaitable[dict[str, Any]]"]
 
 
@@ -51,73 +51,43 @@ def user_ids(names: tuple[str, ...]) -> frozenset[int]:
 
 
 def overflow_uid() -> int:
-    """Whom the kernel names where a process of another user namespace connects: that may be anybody."""
+    """The user id that the kernel reports for processes of other user namespaces: it may be anybody's."""
     try:
         return int(_OVERFLOW_UID_FILE.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return _OVERFLOW_UID
 
 
-def bound_socket(path: Path, mode: int) -> tuple[socket.socket, int]:
-    """A Unix socket at a path, in the place of one left there, and its inode.
-
-    Raises:
-        OSError: something else is there, or it cannot be made.
-    """
-    if path.is_socket():
-        path.unlink()
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.bind(str(path))
-        path.chmod(mode)
-        sock.setblocking(False)
-        return sock, path.lstat().st_ino
-    except BaseException:
-        sock.close()
-        raise
-
-
-def remove_socket(path: Path, inode: int) -> None:
-    """Remove a socket, unless a successor has put its own there already."""
-    with contextlib.suppress(OSError):
-        if path.lstat().st_ino == inode:
-            path.unlink()
-
-
-def peer_of(writer: asyncio.StreamWriter) -> tuple[int, int]:
-    """Process and user id at the other end, as the kernel has them since the connection was made."""
-    sock = writer.get_extra_info("socket")
-    pid, user, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return int(pid), int(user)
-
-
-class LocalEndpoint:
-    """A Unix socket that answers local mappers.
+class LocalSocket:
+    """A Unix socket that bounds how many connections of each user have not asked yet.
 
     Args:
-        path: where it listens; a socket left there by a killed agent is replaced.
+        path: where it listens; a socket left there by a killed process is replaced.
         mode: its file mode.
-        users: ids of the users that get answers; empty: all local users.
-        answers: handlers by the value of ``want``.
+        users: ids of the users that are admitted; empty: all local users.
+        max_line_bytes: of a line that comes.
+
+    Attributes:
+        counts: how connections ended, by outcome: refused, displaced, broken, and those of `serve`.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        mode: int,
-        users: frozenset[int],
-        answers: Mapping[str, Handler],
-    ) -> None:
+    def __init__(self, path: Path, mode: int, users: frozenset[int], max_line_bytes: int) -> None:
         self._path = path
         self._mode = mode
         self._users = users
-        self._answers = answers
+        self._max_line_bytes = max_line_bytes
         self._server: asyncio.Server | None = None
         self._inode = 0
-        # By user, the oldest first.
-        self._tasks: dict[int, dict[asyncio.Task[None], None]] = {}
-        #: How questions ended: answered, refused, bad, late, broken.
-        self.counts: collections.Counter[str] = collections.Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Those that have not asked yet, by user, the oldest first.
+        self._pending: dict[int, dict[asyncio.Task[None], None]] = {}
+        self.counts = collections.Counter[str]()
+
+    async def serve(
+        self, pid: int, user: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> str:
+        """Serve one connection to its end; returns its outcome, empty where it is counted already."""
+        raise NotImplementedError
 
     async def open(self) -> None:
         """Listen.
@@ -125,76 +95,116 @@ class LocalEndpoint:
         Raises:
             StartupError: something else is there, or the socket cannot be made.
         """
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            sock, self._inode = bound_socket(self._path, self._mode)
-            try:
-                self._server = await asyncio.start_unix_server(
-                    self._handle, sock=sock, limit=MAX_QUESTION_BYTES, backlog=MAX_CONNECTIONS
-                )
-            except BaseException:
-                sock.close()
-                raise
+            if self._path.is_socket():
+                self._path.unlink()
+            sock.bind(str(self._path))
+            self._path.chmod(self._mode)
+            sock.setblocking(False)
+            self._inode = self._path.lstat().st_ino
+            self._server = await asyncio.start_unix_server(
+                self._handle, sock=sock, limit=self._max_line_bytes, backlog=MAX_CONNECTIONS
+            )
         except OSError as error:
+            sock.close()
             raise StartupError(f"{self._path}: {(error.strerror or str(error)).lower()}") from None
+        except BaseException:
+            sock.close()
+            raise
 
     async def close(self) -> None:
-        """Stop listening and remove the socket."""
+        """Stop listening, close all connections, and remove the socket unless a successor has replaced it."""
         if self._server is None:
             return
         self._server.close()
-        tasks = [task for some in self._tasks.values() for task in some]
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        remove_socket(self._path, self._inode)
+        with contextlib.suppress(OSError):
+            if self._path.lstat().st_ino == self._inode:
+                self._path.unlink()
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        _, user = peer_of(writer)
-        if not self._is_allowed(user):
+        sock = writer.get_extra_info("socket")
+        pid, user, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        if not self._admits(user):
             self.counts["refused"] += 1
             writer.close()
             return
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.setdefault(user, {})[task] = None
+        self._tasks.add(task)
+        self._pending.setdefault(user, {})[task] = None
         try:
-            await asyncio.wait_for(self._serve(user, reader, writer), PATIENCE_S)
-        except asyncio.TimeoutError:
-            self.counts["late"] += 1
+            if outcome := await self.serve(pid, user, reader, writer):
+                self.counts[outcome] += 1
         except asyncio.CancelledError:
-            # It is counted as displaced. If raised, asyncio before Python 3.12 logs a traceback.
-            return
+            # If raised, asyncio before Python 3.12 logs a traceback.
+            self.counts["displaced"] += 1
         except OSError:
             self.counts["broken"] += 1
         finally:
-            del self._tasks[user][task]
-            if not self._tasks[user]:
-                del self._tasks[user]
-            # What is not sent by now is not waited for.
-            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+            self._tasks.discard(task)
+            self.asked(user)
+            # Data that is not sent by now is not waited for.
+            if writer.transport.get_write_buffer_size():
+                writer.transport.abort()
+            writer.close()
 
-    def _is_allowed(self, user: int) -> bool:
-        """Whether there is a place for a user; if need be, the one with most places loses the oldest."""
+    def asked(self, user: int) -> None:
+        """The current connection, of this user, has asked: it does not count any more."""
+        own, task = self._pending.get(user, {}), asyncio.current_task()
+        if task is not None:
+            own.pop(task, None)
+        if not own:
+            self._pending.pop(user, None)
+
+    def _admits(self, user: int) -> bool:
+        """Whether one more of this user may ask; if need be, the user with most loses the oldest."""
         if self._users and user not in self._users and user != 0:
             return False
-        n_own = len(self._tasks.get(user, ()))
+        n_own = len(self._pending.get(user, ()))
         if n_own >= MAX_PER_USER:
             return False
-        if sum(map(len, self._tasks.values())) < MAX_CONNECTIONS:
+        if sum(map(len, self._pending.values())) < MAX_CONNECTIONS:
             return True
-        most = max(self._tasks.values(), key=len)
+        most = max(self._pending.values(), key=len)
         if len(most) <= n_own + 1:
             return False
         next(iter(most)).cancel()
-        self.counts["displaced"] += 1
         return True
 
-    async def _serve(self, user: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+
+class LocalEndpoint(LocalSocket):
+    """Answers local mappers: one line in, one line out. Outcomes: answered, bad, late.
+
+    Args:
+        path, mode, users: as of `LocalSocket`.
+        answers: handlers by the value of ``want``.
+    """
+
+    def __init__(self, path: Path, mode: int, users: frozenset[int], answers: Mapping[str, Handler]) -> None:
+        super().__init__(path, mode, users, _MAX_QUESTION_BYTES)
+        self._answers = answers
+
+    async def serve(
+        self, pid: int, user: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> str:
+        """Answer the one question."""
         try:
-            question = _question(await reader.readline())
-        except ValueError:
+            await asyncio.wait_for(self._answer(user, reader, writer), FIRST_LINE_S)
+        except asyncio.TimeoutError:
+            return "late"
+        return ""
+
+    async def _answer(self, user: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            question = _document(await reader.readline())
+        except (ValueError, RemoteProtocolError):
             question = {}
-        handler = self._answers.get(str(question.get("want", "")))
+        handler = self._answers.get(str(question.get("want", ""))) if question.get("v") == 1 else None
         if handler is not None:
             self.counts["answered"] += 1
             answer = handler(user, question)
@@ -207,10 +217,21 @@ class LocalEndpoint:
         await writer.drain()
 
 
-def _question(line: bytes) -> dict[str, Any]:
-    """The question in a line; an empty one where there is none of this version."""
-    try:
-        question = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return question if isinstance(question, dict) and question.get("v") == 1 else {}
+async def read_line(reader: asyncio.StreamReader) -> Mapping[str, Any] | None:
+    """The next line; None at the end.
+
+    Raises:
+        ValueError: it is too long.
+        RemoteProtocolError: it is no object of JSON.
+    """
+    line = await reader.readline()
+    return _document(line) if line.endswith(b"\n") else None
+
+
+def _document(line: bytes) -> Mapping[str, Any]:
+    document = None
+    with contextlib.suppress(ValueError, RecursionError):
+        document = json.loads(line)
+    if not isinstance(document, dict):
+        raise RemoteProtocolError("claim: a line that is no object of JSON")
+    return document

@@ -1,22 +1,116 @@
-"""A node's connection to the master; it discovers the master again after every failure."""
+"""How the processes of a node reach the master: discover it, send signed documents, back off.
+
+The master's address is fixed in the settings, or YARN knows it, as each attempt has another one. A discovery
+returns candidates, best first; the signature of a response proves that one is the master. A connection
+discovers the master again after every failure.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
+from http.client import HTTPException
 from typing import Any, TypeVar
 
 import aiohttp
 
+from yarn_accel.adapters.rest import get_json, listed_applications, newest_first, running_path
 from yarn_accel.adapters.signed_http import MAX_BODY_BYTES, Signer, exchange
-from yarn_accel.errors import AccelError, AuthenticationError, UnavailableError
-from yarn_accel.node.heartbeat_response import HeartbeatResponse, parse_response
-from yarn_accel.node.master_discovery import MasterDiscovery
+from yarn_accel.errors import AccelError, AuthenticationError, RejectedError, UnavailableError
+from yarn_accel.node.config import MasterSettings
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT_PATH = "/v1/heartbeat"
+_MAX_CANDIDATES = 8
+_ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9][A-Za-z0-9.-]{0,254}|\[[0-9a-fA-F:.]+\]):(?P<port>[0-9]{1,5})\Z")
+_OVER = ("FINISHED", "FAILED", "KILLED")
+
+
+class MasterDiscovery:
+    """Finds the master: a fixed address, else an application report of YARN.
+
+    The master registers its control address as host and RPC port, which an application report shows as
+    ``amRPCAddress`` as long as that attempt runs. The ResourceManagers are asked one after the other over
+    their REST interface; a standby is passed over.
+
+    Args:
+        config: the address, or the ResourceManagers and the application or its type.
+        get: `get_json`.
+    """
+
+    def __init__(self, config: MasterSettings, get: Callable[..., Any] = get_json) -> None:
+        self._url = config.master_url
+        self._rm_urls = list(config.rm_urls)
+        self._timeout_s = config.timeout_s
+        self._get = get
+        application, kind = config.application_id, config.application_type
+        self._path = f"/ws/v1/cluster/apps/{application}" if application else running_path(kind)
+        self._what = application or f"an application of type {kind}"
+
+    def find(self) -> tuple[str, ...]:
+        """Base URLs, such as ``http://10.0.0.5:8500``, best first; may block for some seconds.
+
+        Raises:
+            UnavailableError: no master is configured, or no ResourceManager knows one now.
+        """
+        if self._url:
+            return (self._url,)
+        if not self._rm_urls:
+            raise UnavailableError("no master is configured", cure="set rm_urls or master_url")
+        failures = []
+        for url in tuple(self._rm_urls):
+            try:
+                document = self._get(url + self._path, timeout_s=self._timeout_s)
+            except RejectedError as error:
+                if error.code != "http-404":
+                    failures.append(str(error))
+                    continue
+                raise UnavailableError(f"{url} knows no {self._what}") from None
+            except (AccelError, HTTPException) as error:
+                failures.append(f"{url}: {error}" if isinstance(error, HTTPException) else str(error))
+                continue
+            if not isinstance(document, dict) or not ({"app", "apps"} & document.keys()):
+                failures.append(f"{url} sent no application report (a standby?)")
+                continue
+            # The one that answered is the active one: asked first the next time.
+            self._rm_urls.remove(url)
+            self._rm_urls.insert(0, url)
+            return master_urls(document, self._what)
+        raise UnavailableError("no ResourceManager answers: " + "; ".join(failures))
+
+
+def master_urls(document: Any, what: str = "the application") -> tuple[str, ...]:
+    """The masters named by an application report, or by a list of them, newest first.
+
+    Raises:
+        UnavailableError: none that runs and has an address; the message says which and why.
+    """
+    one = document.get("app")
+    listed = [one] if isinstance(one, dict) else listed_applications(document)
+    if not listed:
+        raise UnavailableError(f"{what} does not run", cure="start it with `yarn-accel start`")
+    reports = newest_first(listed)
+    found = [url for report in reports for url in _address(report)]
+    if not found:
+        states = ", ".join(sorted({str(report.get("state", "?"))[:40] for report in reports}))
+        over = any(report.get("state") in _OVER for report in reports)
+        raise UnavailableError(
+            f"{what} is {states}, without a master's address",
+            cure="start it again with `yarn-accel start`" if over else "",
+        )
+    return tuple(dict.fromkeys(found))[:_MAX_CANDIDATES]
+
+
+def _address(report: dict[str, Any]) -> tuple[str, ...]:
+    match = _ADDRESS.match(str(report.get("amRPCAddress", "")))
+    is_running = report.get("state", "RUNNING") == "RUNNING"
+    if match is None or not is_running or not 0 < int(match["port"]) <= 65535:
+        return ()
+    return (f"http://{match['host']}:{int(match['port'])}",)
+
+
 _Answer = TypeVar("_Answer")
 
 
@@ -55,10 +149,10 @@ class MasterConnection:
         """Send a document and return the answer.
 
         Args:
-            parse: reads an answer of the master at this address; raises where it is not to be believed.
+            parse: parses the answer of the master at an address; raises if it must be refused.
 
         Raises:
-            AuthenticationError: somebody is there, but we are not believed, or the answer is not to be.
+            AuthenticationError: the master refuses our signature, or its own is wrong.
             UnavailableError: no master is known, or none answers; the message says why.
         """
         failures = [await self._find()] if self._is_in_doubt else []
@@ -86,12 +180,12 @@ class MasterConnection:
             self.url, self._is_in_doubt = url, False
             self._n_answers += 1
             return response
-        # Who has answered another document meanwhile is there.
+        # A master that has answered another document meanwhile is there.
         self._is_in_doubt = self._n_answers == n_answers
         raise kind("; ".join(text for text in failures if text) or "no master is known")
 
     async def _find(self) -> str:
-        """Renew the candidates; when that fails, say why and keep those there were."""
+        """Renew the candidates; returns why that failed, and keeps the old ones then."""
         try:
             self._urls = await asyncio.to_thread(self._discovery.find)
         except AccelError as error:
@@ -99,36 +193,38 @@ class MasterConnection:
         return ""
 
 
-class MasterClient:
-    """Sends an agent's heartbeats.
+_JITTER = 0.1
+
+
+class HeartbeatInterval:
+    """Counts failures; no clock and no randomness of its own.
 
     Args:
-        node: this node's name.
+        interval_s: the pause while all is well.
+        max_backoff_s: the longest pause while the master is away.
+        random: uniform in 0 to 1; spreads the heartbeats of nodes that lost the master together.
     """
 
-    def __init__(self, connection: MasterConnection, node: str) -> None:
-        self._connection = connection
-        self._node = node
+    def __init__(self, interval_s: float, max_backoff_s: float, random: Callable[[], float]) -> None:
+        self.interval_s = interval_s
+        self.n_failures = 0
+        self._max_backoff_s = max_backoff_s
+        self._random = random
 
-    @property
-    def url(self) -> str:
-        """The master that answered last; empty: none did yet."""
-        return self._connection.url
+    def succeeded(self, interval_s: float = 0.0) -> None:
+        """The master answered, and wants this interval from now on (0: no change)."""
+        self.n_failures = 0
+        if interval_s:
+            self.interval_s = interval_s
 
-    async def send(self, heartbeat: dict[str, Any], last: HeartbeatResponse | None) -> HeartbeatResponse:
-        """Send a heartbeat and return the answer.
+    def failed(self) -> None:
+        """The master did not answer, or its answer was refused."""
+        self.n_failures += 1
 
-        Args:
-            last: the last answer; one of an earlier attempt of the same application is not believed.
-
-        Raises:
-            AuthenticationError, UnavailableError: see `MasterConnection.post`.
-        """
-
-        def parse(document: Any, url: str) -> HeartbeatResponse:
-            response = parse_response(document, self._node)
-            if response.is_older_than(last):
-                raise UnavailableError(f"{url} is attempt {response.attempt}, which is over")
-            return response
-
-        return await self._connection.post(HEARTBEAT_PATH, heartbeat, parse)
+    def next_wait_s(self) -> float:
+        """The interval, give or take a tenth; after n failures 2^(n-1) intervals, less up to a half."""
+        if not self.n_failures:
+            return self.interval_s * (1 + _JITTER * (2 * self._random() - 1))
+        longest_s = max(self._max_backoff_s, self.interval_s)
+        backoff_s = min(longest_s, self.interval_s * 2.0 ** min(self.n_failures - 1, 30))
+        return backoff_s * (1 - self._random() / 2)

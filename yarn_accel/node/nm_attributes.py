@@ -16,7 +16,7 @@ import time
 from shutil import which
 from sys import argv, stdout, version_info
 
-LIMIT_S, STALE_S, STEP_S, WELL = 2, 30, 600, {"ok", "hot", "none", "starting", "unwatched", "draining"}
+LIMIT_S, OLD_S, STEP_S, WELL = 2, 30, 600, {"ok", "hot", "none", "starting", "unwatched", "draining"}
 
 
 def _collect(found: "dict[str, str]", path: str, now_s: float) -> None:
@@ -30,11 +30,11 @@ def _collect(found: "dict[str, str]", path: str, now_s: float) -> None:
     gib = [int(d["memory_total_bytes"]) >> 30 for d in devices if d["memory_total_bytes"]]
     found.update({"gpus": str(len(devices)), "gpu-memory-gib": str(min(gib, default="")), "server": said[0]})
     found["gpu-model"] = "_".join(sorted({d["name"] for d in devices if d["name"]}))
-    found["health"] = "sick" if set(said) - WELL else "ok" if -5 < now_s - state["at"] < STALE_S else "stale"
+    found["health"] = "sick" if set(said) - WELL else "ok" if -5 < now_s - state["at"] < OLD_S else "stale"
 
 
 def lines(path: str, now_s: float) -> "list[str]":
-    """What to print: values as YARN takes them, a letter or digit, then those and ``-_.``, 255 at most."""
+    """The lines to print, with values as YARN takes them: letters, digits and ``-_.``, 255 at most."""
     found = {"health": "none", "glibc": platform.libc_ver()[1], "machine": platform.machine()}
     with contextlib.suppress(Exception):  # whatever the file says: what was found before it counts
         _collect(found, path, now_s)

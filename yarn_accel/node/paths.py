@@ -25,7 +25,7 @@ def default_run_dir(node: str, application: str = "") -> str:
 
 
 def make_run_dir(path: Path) -> None:
-    """Make the folder so that everybody can enter it, or take the one that is there when it is ours.
+    """Make the folder so that everybody can enter it, or use ours that is there.
 
     LinuxContainerExecutor starts containers with umask 027, and mappers may be of other users.
 
@@ -54,11 +54,11 @@ def filled(template: str, node: str, application: str) -> str:
 
 
 def remove_abandoned(path: Path, older_than_s: float) -> None:
-    """Remove the folder of an application that no process uses any more; what cannot be removed stays.
+    """Remove the folder of an application that no process uses any more; files that cannot be removed stay.
 
     Args:
         path: another folder than an application's, or one of another user, is left alone.
-        older_than_s: so long nothing was written there: a server may be about to start.
+        older_than_s: a folder in which something was written since is kept: a server may be about to start.
     """
     with contextlib.suppress(OSError):
         status, now_s = path.lstat(), time.time()

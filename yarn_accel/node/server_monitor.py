@@ -1,8 +1,8 @@
 """The pipeline server of this node: found by its state file, watched by its process, probed over HTTP.
 
-A pidfd reports its death at once.  A change of the state file reports its start, and whether it is healthy,
-so that nobody waits for its HTTP.  A probe reads its statistics once per heartbeat; a heartbeat waits
-`_PATIENCE_S` for it at most, because a server under load answers late.  `liveness` decides from unanswered
+A pidfd reports its death at once. A change of the state file reports its start, and whether it is healthy,
+without a wait for its HTTP. A probe reads its statistics once per heartbeat; a heartbeat waits `_PATIENCE_S`
+for it at most, because a server under load answers late. `server_stats.Liveness` decides from unanswered
 probes and from the CPU time of the process whether the server is silent, or hangs.
 """
 
@@ -20,9 +20,16 @@ import aiohttp
 
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.errors import AccelError, RemoteProtocolError
-from yarn_accel.node.liveness import Liveness, Verdict
-from yarn_accel.node.loads import LoadMeter
-from yarn_accel.node.server_stats import ServerStateFile, endpoint_of, is_local_only, parse_state, parse_stats
+from yarn_accel.node.server_stats import (
+    Liveness,
+    LoadMeter,
+    ServerStateFile,
+    Verdict,
+    endpoint_of,
+    is_local_only,
+    parse_state,
+    parse_stats,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +39,7 @@ HUNG = "hung"
 _YOUNG_S = 10.0
 #: How often the state file is looked at between heartbeats; and how often, and for how long, when the server
 #: has died, so that another one may come at any moment.
-LOOK_S, _LOOK_SOON_S, _SOON_S = 0.2, 0.04, 30.0
+_LOOK_S, _LOOK_SOON_S, _SOON_S = 0.2, 0.04, 30.0
 _PATIENCE_S = 0.3
 #: A probe is sent after so long without a heartbeat, which sends one, too.
 _PROBE_AGAIN_S = 1.2
@@ -93,19 +100,19 @@ class ServerMonitor:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it died without a farewell."""
+        """Whether its process died and left its state file behind."""
         return self._is_gone
 
     @property
     def is_down(self) -> bool:
-        """Whether it died, is silent, or hangs: nobody on this node is to use it."""
+        """Whether it died, is silent, or hangs: mappers of this node must not use it."""
         return self._is_gone or self._is_fenced or self._liveness.verdict() is not Verdict.RESPONSIVE
 
     @property
     def look_s(self) -> float:
         """How soon to look again."""
         is_expected = self._is_gone and asyncio.get_running_loop().time() < self._died_s + _SOON_S
-        return _LOOK_SOON_S if is_expected else LOOK_S
+        return _LOOK_SOON_S if is_expected else _LOOK_S
 
     def look(self) -> None:
         """Read the state file if it changed; costs one system call when it did not and the server is well."""
@@ -126,7 +133,7 @@ class ServerMonitor:
         self._changed()
 
     async def watch(self) -> None:
-        """Look again and again, until cancelled; notices silence."""
+        """Look periodically until cancelled; notices silence."""
         loop = asyncio.get_running_loop()
         at_s = loop.time()
         while True:
@@ -135,7 +142,7 @@ class ServerMonitor:
             self.tick(at_s - before_s)
 
     def tick(self, elapsed_s: float) -> None:
-        """Look, after so much time."""
+        """Look at the server, `elapsed_s` after the last look."""
         before = self._health()
         if self._state is not None and self._liveness.is_asked:
             self._liveness.tick(elapsed_s, cpu_ticks_of(self._state.pid))
@@ -145,12 +152,12 @@ class ServerMonitor:
         self.look()
 
     def fence(self, pid: int) -> None:
-        """The master replaces the container of this process, which hangs: it stays down if it runs again."""
+        """Keep a hanging process down even if it runs again: the master replaces its container."""
         if self._state is not None and self._state.pid == pid and self._container:
             self._is_fenced = True
 
     async def report(self) -> dict[str, Any] | None:
-        """What the heartbeat says about the server; None: there is none."""
+        """The server's part of the heartbeat; None: there is no server."""
         self.look()
         if self._state is None:
             return None

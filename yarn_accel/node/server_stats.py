@@ -1,10 +1,20 @@
-"""What a pipeline server says about itself, as values: its state file and its ``/stats.json``; no I/O."""
+"""The reports of a pipeline server, and what follows from them: figures, load, liveness; pure, no clock.
+
+`parse_state` and `parse_stats` read the server's state file and its ``/stats.json``. `LoadMeter` measures its
+load from one report to the next. `Liveness` tells a server that hangs from one that is slow by two facts: how
+long a probe has been unanswered, and whether the process used CPU time meanwhile. A stopped or deadlocked
+process uses none; a server on a busy machine answers late, but gets some. Time is the sum of the intervals
+between two `Liveness.tick` calls, each counted as `MAX_TICK_S` at most, so the time in which the caller
+itself did not run counts as no server's silence.
+"""
 
 from __future__ import annotations
 
+import enum
 import ipaddress
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +48,20 @@ _SUMS = {
 _MAX_DEVICES_CHARACTERS = 200
 _NOT_AT_WORK = ("absent", "quarantined", "standby")
 _MAX_PROBLEMS, _MAX_PROBLEM_CHARACTERS = 8, 200
+#: How much the newest measurement counts against those before.
+_SHARE_OF_NEW = 0.5
+
+MAX_TICK_S = 0.5
+#: An unanswered probe means silence after so long, with the last part of it without CPU time.
+SILENT_S, _SILENT_IDLE_S = 1.6, 1.0
+#: The same for a process that uses CPU time.
+SILENT_BUSY_S = 8.0
+#: Silence without CPU time means a hang after so long ...
+HUNG_IDLE_S = 5.0
+#: ... after so long where a slow start explains it, or CPU time is not known ...
+HUNG_UNSURE_S = 30.0
+#: ... and silence of a process that uses CPU time after so long.
+HUNG_BUSY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,3 +230,99 @@ def _whole(values: dict[str, Any], key: str, limit: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
         raise RemoteProtocolError(f"the server's state file: {key} is not a number from 0 to {limit}")
     return value
+
+
+class LoadMeter:
+    """Measures one server from the figures it shows, one report after the other."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[float, float]] = {}
+        self._request_s: dict[str, float] = {}
+        self._any_s = 0.0
+
+    def measure(self, figures: Mapping[str, Any]) -> dict[str, Any]:
+        """The load for a heartbeat: ``queue_s`` and ``rates``.
+
+        Args:
+            figures: of `parse_stats`; a server whose counters fell back is a new one.
+        """
+        n_workers = max(1.0, float(figures.get("computing_workers", figures.get("workers", 1.0))))
+        n_done, spent_s = 0.0, 0.0
+        for name, counts in figures.get("operations", {}).items():
+            done, compute_s = counts["done"], counts["compute_s"]
+            done_before, s_before = self._before.get(name, (0.0, 0.0))
+            if done < done_before or compute_s < s_before:
+                done_before, s_before = 0.0, 0.0
+                self._request_s.pop(name, None)
+            self._before[name] = done, compute_s
+            if done > done_before and compute_s > s_before:
+                n_done, spent_s = n_done + done - done_before, spent_s + compute_s - s_before
+                seen_s = (compute_s - s_before) / (done - done_before)
+                self._request_s[name] = _smoothed(self._request_s.get(name), seen_s)
+        if n_done:
+            self._any_s = _smoothed(self._any_s or None, spent_s / n_done)
+        return {
+            "queue_s": round(figures.get("in_flight", 0.0) * self._any_s / n_workers, 6),
+            "rates": {name: float(f"{n_workers / s:.6g}") for name, s in self._request_s.items()},
+        }
+
+
+def _smoothed(before: float | None, seen: float) -> float:
+    return seen if before is None else before + _SHARE_OF_NEW * (seen - before)
+
+
+class Verdict(enum.Enum):
+    """The liveness of a server, by its probes."""
+
+    RESPONSIVE = "responsive"
+    SILENT = "silent"
+    HUNG = "hung"
+
+
+class Liveness:
+    """The record of one server process."""
+
+    def __init__(self) -> None:
+        self._has_answered = False
+        self._is_asked = False
+        self._silent_s = 0.0
+        self._idle_s = 0.0
+        self._cpu_ticks: int | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """A probe is unanswered."""
+        return self._is_asked
+
+    def asked(self) -> None:
+        """A probe was sent; silence counts from the first one that is not answered."""
+        self._is_asked = True
+
+    def answered(self) -> None:
+        """A probe was answered."""
+        self._has_answered, self._is_asked = True, False
+        self._silent_s, self._idle_s, self._cpu_ticks = 0.0, 0.0, None
+
+    def tick(self, elapsed_s: float, cpu_ticks: int | None) -> None:
+        """Time passed.
+
+        Args:
+            elapsed_s: since the last call.
+            cpu_ticks: CPU time of the process, in the kernel's ticks; None: not known.
+        """
+        if not self._is_asked:
+            return
+        step_s = min(elapsed_s, MAX_TICK_S)
+        self._silent_s += step_s
+        is_idle = cpu_ticks is None or cpu_ticks == self._cpu_ticks
+        self._idle_s = self._idle_s + step_s if is_idle else 0.0
+        self._cpu_ticks = cpu_ticks
+
+    def verdict(self) -> Verdict:
+        """Whether the server responds, by all probes so far."""
+        is_idle = self._idle_s >= _SILENT_IDLE_S
+        if self._silent_s < (SILENT_S if is_idle else SILENT_BUSY_S):
+            return Verdict.RESPONSIVE
+        is_sure = self._has_answered and self._cpu_ticks is not None
+        is_hung = self._idle_s >= (HUNG_IDLE_S if is_sure else HUNG_UNSURE_S) or self._silent_s >= HUNG_BUSY_S
+        return Verdict.HUNG if is_hung else Verdict.SILENT

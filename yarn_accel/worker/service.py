@@ -43,9 +43,7 @@ from yarn_accel.core.tasks.worker_state import (
     WorkerState,
 )
 from yarn_accel.errors import AccelError
-from yarn_accel.node.heartbeat_interval import HeartbeatInterval
-from yarn_accel.node.master_client import MasterConnection
-from yarn_accel.node.master_discovery import discovery_for
+from yarn_accel.node.master_client import HeartbeatInterval, MasterConnection, MasterDiscovery
 from yarn_accel.node.paths import filled
 from yarn_accel.storage import Store
 from yarn_accel.worker.attempt_log import LogFolder
@@ -97,7 +95,7 @@ async def _serve(config: WorkerConfig, key: bytes, report: Callable[[str], None]
     async with aiohttp.ClientSession(trust_env=False, auto_decompress=False) as session:
         signer = Signer(key, f"worker:{config.worker}")
         connection = MasterConnection(
-            session, signer, discovery_for(config), config.timeout_s, MAX_ORDER_BYTES
+            session, signer, MasterDiscovery(config), config.timeout_s, MAX_ORDER_BYTES
         )
         service = WorkerService(config, HttpMasterLink(connection), Store())
         report(f"worker {config.worker} ready, pid {os.getpid()}")

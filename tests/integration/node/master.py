@@ -11,7 +11,7 @@ from aiohttp import web
 
 from yarn_accel.adapters.signed_http import SIGNATURE, RequestVerifier, VerifiedRequest, guarded, sender_key
 from yarn_accel.errors import RejectedError
-from yarn_accel.master.late_binding import LateBindingReports
+from yarn_accel.master.agents import LateBindingReports
 
 SECRET = b"the secret of this test's master"
 W9 = {"name": "w9", "host": "10.0.0.9", "port": 7070, "node": "w9"}

@@ -21,9 +21,9 @@ from tests.integration.node.conftest import ROOT, AgentProcess, listening_port
 from tests.integration.node.master import Master
 from tests.unit.launch.yarn import report
 from tests.unit.master.scenes import Scene
-from yarn_accel.core.binding.device_weights import DeviceWeights
+from yarn_accel.core.binding.settings import DeviceWeights
 from yarn_accel.launch.status_view import status_table
-from yarn_accel.master.heartbeats import parse_heartbeat, status_events, weight_of
+from yarn_accel.master.agents import parse_heartbeat, status_events, weight_of
 from yarn_accel.master.page import page
 from yarn_accel.master.status_documents import Query
 from yarn_accel.operations.gpu_errors import Blame, xid_blame

@@ -20,7 +20,7 @@ from tests.integration.node.claims import ROOT, ClaimingProcess, environ_of_mapp
 from tests.integration.node.conftest import AgentProcess
 from tests.integration.node.master import PATIENCE_S, Master
 from yarn_accel.core.tasks.claim_counts import parse_claim_counts
-from yarn_accel.master.late_binding import LateBindingReports
+from yarn_accel.master.agents import LateBindingReports
 
 SECRET = b"the secret of the pipeline servers"
 #: One place, so that it is plain who has it.

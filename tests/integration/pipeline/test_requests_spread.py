@@ -18,9 +18,8 @@ from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.discovery import parse_servers
 from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.client.dispatch_state import ServersFound
-from yarn_accel.node.heartbeat_response import HeartbeatResponse, local_response
-from yarn_accel.node.loads import LoadMeter, parse_load
-from yarn_accel.node.server_stats import parse_stats
+from yarn_accel.node.heartbeat_response import HeartbeatResponse, local_response, parse_load
+from yarn_accel.node.server_stats import LoadMeter, parse_stats
 
 HOME = "w1"
 POLICY = {"name": "container", "min_gain_s": 0.001, "min_gain_share": 0.1, "max_moves": 1}

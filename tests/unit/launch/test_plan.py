@@ -34,7 +34,7 @@ from yarn_accel.launch.plan import (
 )
 from yarn_accel.launch.uploads import SCRIPT_NAME, FileResource
 from yarn_accel.master.credentials import AGENTS_ALIAS, CONTROL_ALIAS, SERVER_ALIAS
-from yarn_accel.master.launch_plan import parse_plan
+from yarn_accel.master.environment import parse_plan
 
 NAME = f"accel-environment-{'0f' * 16}.zip"
 ENVIRONMENT = FileResource(NAME, f"hdfs://nn/user/u/.yarn-accel/{NAME}", 100, 1700000000000)

@@ -16,9 +16,9 @@ from yarn_accel.launch.config import LaunchConfig, load_launch_config
 from yarn_accel.launch.container_entry import NODE_KEYS
 from yarn_accel.launch.packing import Environment, Requirement
 from yarn_accel.launch.staging import check_settings, server_document, stage, stage_dry_run, task_document
+from yarn_accel.master.config import TaskSettings, journal_uri
 from yarn_accel.master.config import load_config as load_master
-from yarn_accel.master.launch_plan import parse_plan
-from yarn_accel.master.task_config import TaskSettings, journal_uri
+from yarn_accel.master.environment import parse_plan
 from yarn_accel.node.config import load_config as load_agent
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.storage import Store

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 
 from tests.unit.adapters.hadoop_rpc.fake_hadoop import NOT_REGISTERED, FakeHadoop, Refusal
+from tests.unit.master.scenes import at_once
 from yarn_accel.adapters.hadoop_rpc import (
     ApplicationId,
     AttemptId,
@@ -63,7 +64,7 @@ from yarn_accel.client.token_file import read_secrets
 from yarn_accel.core.application import Settings
 from yarn_accel.errors import AccelError
 from yarn_accel.master.config import MasterConfig, parse_config
-from yarn_accel.master.container_environment import container_environment
+from yarn_accel.master.environment import container_environment
 from yarn_accel.master.registration import RegistrationSettings, register
 from yarn_accel.master.service import Master
 
@@ -448,8 +449,12 @@ class Rig:
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             return answer.status, await answer.text()
 
+    def state(self) -> dict[str, Any]:
+        found: dict[str, Any] = at_once(self.master.documents.whole())
+        return found
+
     def problems(self) -> list[str]:
-        problems: list[str] = self.master.state()["service"]["problems"]
+        problems: list[str] = self.state()["service"]["problems"]
         return problems
 
     def bound(self) -> dict[str, str]:

@@ -5,8 +5,7 @@ from yarn_accel.core.application import Application, Settings
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
 from yarn_accel.core.binding import make
-from yarn_accel.master.statistics import AgentStatistics
-from yarn_accel.master.status_documents import StatusDocuments
+from yarn_accel.master.status_documents import AgentStatistics, StatusDocuments
 
 AT = 1_795_000_000.0
 ABOUT = {
@@ -26,7 +25,7 @@ class Scene:
 
     def __init__(self, nodes, policy="paper"):
         self.app = Application(Settings(settle_s=0.0), ROLES, lambda: make(policy))
-        self.figures = AgentStatistics(lambda: AT)
+        self.figures = AgentStatistics()
         self.now_s = 100.0
         self.nodes = {host: (rack, is_accelerator) for host, rack, is_accelerator in nodes}
         self.containers = {}
@@ -93,13 +92,28 @@ class Scene:
                     gauges=ev.ServerGauges(8, server["in_flight"]),
                 )
 
-    def documents(self):
+    def documents(self, **service):
         """What the page is made from, as the master has it."""
-        return StatusDocuments(self.app, self.figures, lambda: self.now_s, ABOUT, lambda now_s: SERVICE)
+        return StatusDocuments(
+            self.app,
+            self.figures,
+            lambda: self.now_s,
+            ABOUT,
+            lambda now_s: {**SERVICE, **service},
+            wall_clock=lambda: AT,
+        )
 
     def state(self, **service):
-        snapshot = self.app.snapshot(self.now_s)
-        return self.figures.state(snapshot, self.now_s, ABOUT, {**SERVICE, **service})
+        return at_once(self.documents(**service).whole())
+
+
+def at_once(making):
+    """The result of a coroutine that waits for nothing but its turn, without an event loop or inside one."""
+    while True:
+        try:
+            making.send(None)
+        except StopIteration as done:
+            return done.value
 
 
 CLAIMS = {

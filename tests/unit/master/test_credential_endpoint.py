@@ -211,7 +211,7 @@ def test_when_all_places_are_taken_who_has_most_loses_one(
     start: Callable[..., Master], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_endpoint, "MAX_CONNECTIONS", 4)
-    monkeypatch.setattr(local_endpoint, "PATIENCE_S", 120.0)
+    monkeypatch.setattr(local_endpoint, "FIRST_LINE_S", 120.0)
     master = start()
     idle = [socket.socket(socket.AF_UNIX) for _ in range(4)]
     for sock in idle:

@@ -35,8 +35,8 @@ from yarn_accel.adapters.hadoop_rpc.records import (
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
 from yarn_accel.errors import UnavailableError
+from yarn_accel.master.command_executor import NodeManagerCalls
 from yarn_accel.master.inventory import Inventory
-from yarn_accel.master.node_managers import NodeManagerCalls
 from yarn_accel.master.scheduler_link import SchedulerLink, open_pause_s
 
 ID = ContainerId(AttemptId(ApplicationId(1763700000000, 1), 1), 2)

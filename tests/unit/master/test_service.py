@@ -286,7 +286,8 @@ def test_without_rights_everything_else_goes_on(tmp_path: Path) -> None:
                 assert "Its binding is not published as a node attribute: " in explained
                 n_refused = yarn.n_refused
                 yarn.nodes["w3"].says = {"late_binding": {"claims": {"gpu": 1, "cpu": 2, "waiting": "x"}}}
-                await all_.until("its claims", lambda: "1 GPU, 2 core, - wait" in all_.master.explain("w3"))
+                explain = all_.master.admin.explain
+                await all_.until("its claims", lambda: "1 GPU, 2 core, - wait" in explain("w3"))
                 await all_.control("rebind")
                 await all_.control("drain", {"node": "a2"})
                 await all_.until("drained", lambda: not yarn.nodes["a2"].runs("serve"))
@@ -330,7 +331,7 @@ def test_a_refused_launch_is_tried_again(tmp_path: Path) -> None:
         async with FakeYarn(RACKS) as yarn:
             yarn.nodes["a1"].refuses = "no more of these"
             async with rig(yarn, tmp_path, timing={"first_delay_s": 0.1, "max_delay_s": 0.2}) as all_:
-                await all_.until("failures", lambda: "no more of these" in all_.master.explain("a1"))
+                await all_.until("failures", lambda: "no more of these" in all_.master.admin.explain("a1"))
                 yarn.nodes["a1"].refuses = ""
                 await serving(all_)
 
@@ -341,7 +342,7 @@ def test_an_exit_code_of_ours_is_explained(tmp_path: Path) -> None:
     async def story(all_: Rig) -> None:
         await serving(all_)
         all_.yarn.kill(all_.yarn.nodes["a1"].runs("serve")[0], 112)
-        await all_.until("the reason", lambda: "its glibc is too old" in all_.master.explain("a1"))
+        await all_.until("the reason", lambda: "its glibc is too old" in all_.master.admin.explain("a1"))
 
     play(tmp_path, story)
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.master.fake_yarn import FakeYarn, Rig, rig
 from yarn_accel.adapters.metric_families import exposition
 from yarn_accel.master.metrics import families
-from yarn_accel.master.stall_detector import StallDetector, since_boot_s
+from yarn_accel.master.service import StallDetector, since_boot_s
 
 RACKS = {"a1": "/r1", "w1": "/r1", "w2": "/r1"}
 BOUND = {"w1": "a1", "w2": "a1"}
@@ -91,7 +91,7 @@ def test_the_clock_goes_on() -> None:
 
 
 def serves_no_more(all_: Rig) -> Iterator[str]:
-    notes = all_.master.state()["notes"]
+    notes = all_.state()["notes"]
     return (note["reason"] for note in notes if note["what"] == "server serves no more")
 
 
@@ -103,14 +103,14 @@ def test_a_stall_of_the_master_moves_nobody_and_replaces_nothing(tmp_path: Path)
         async with FakeYarn(RACKS) as yarn, rig(yarn, tmp_path, clock) as all_:
             await all_.until("bindings", lambda: all_.bound() == BOUND)
             await all_.until("slots", lambda: {n.slots for n in yarn.nodes.values()} == {3, 2})
-            version, running = all_.master.state()["version"], set(yarn.runs)
-            n_before = all_.master.state()["service"]["heartbeats"]
+            version, running = all_.state()["version"], set(yarn.runs)
+            n_before = all_.state()["service"]["heartbeats"]
             clock.leapt_s += STALL_S
             await all_.until(
                 "all are heard again",
-                lambda: all_.master.state()["service"]["heartbeats"] > n_before + 5 * len(RACKS),
+                lambda: all_.state()["service"]["heartbeats"] > n_before + 5 * len(RACKS),
             )
-            state = all_.master.state()
+            state = all_.state()
             assert list(serves_no_more(all_)) == []
             assert state["version"] == version
             assert set(yarn.runs) == running

@@ -30,10 +30,10 @@ from yarn_accel.core.tasks.worker_messages import (
 from yarn_accel.core.tasks.worker_nodes import WORKER_ROLE, WorkerNodes
 from yarn_accel.errors import RejectedError, StorageError, UnavailableError
 from yarn_accel.master import task_service
+from yarn_accel.master.config import TaskSettings
 from yarn_accel.master.control_api import _count_of, _nodes_of
-from yarn_accel.master.task_config import TaskSettings
-from yarn_accel.master.task_journal import TaskJournal
 from yarn_accel.master.task_service import LiveTaskService
+from yarn_accel.master.task_storage import TaskJournal
 from yarn_accel.master.worker_places import SizePlaces, WorkerPlaces
 from yarn_accel.storage import Store
 

@@ -1,4 +1,6 @@
-"""``yarn-accel node``: what a site types."""
+"""The commands of a node, and what they print."""
+
+from __future__ import annotations
 
 import configparser
 import json
@@ -9,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from yarn_accel.adapters.signed_http import sender_key
-from yarn_accel.errors import ConfigError
-from yarn_accel.node.cli import group
+from yarn_accel.errors import ConfigError, UnavailableError
+from yarn_accel.node.cli import claims_text, group, request_claims
 
 
 def run(*arguments, **environ):
@@ -84,7 +86,7 @@ def test_the_unit_is_one():
 
 
 def test_a_dry_run_sends_nothing_and_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("yarn_accel.node.dry_run._PAUSE_S", 0.05)
+    monkeypatch.setattr("yarn_accel.node.agent._PREVIEW_S", 0.05)
     run_dir = tmp_path / "run"
     code, output = run("agent", "--dry-run", "--node", "w1", "--run-dir", run_dir)
     found = json.loads(output)
@@ -104,3 +106,58 @@ def test_errors_become_a_line_and_an_exit_code():
     )
     assert (completed.returncode, completed.stdout) == (2, "")
     assert completed.stderr == "yarn-accel: /no/such/file: No such file or directory\n"
+
+
+CLAIM = {
+    "attempt": "attempt_1",
+    "user": "alice",
+    "name": "k\x1b[31mnn",
+    "form": "gpu",
+    "gpus": [0],
+    "age_s": 3.0,
+    "renewed_s_ago": 0.4,
+    "is_reading": True,
+}
+DECISION = {
+    "age_s": 3.0,
+    "attempt": "attempt_1",
+    "job": "alice/job_1",
+    "form": "gpu",
+    "waited_s": 1.5,
+    "reason": "(a) least delay 1.2",
+    "candidates": {
+        "gpu": [
+            {"job": "alice/job_1", "predicted_delay": 1.2, "excluded": ""},
+            {"job": "bob/job_2", "predicted_delay": None, "excluded": "its form gpu was not measured yet"},
+        ],
+        "cpu": [],
+    },
+}
+FOUND = {
+    "node": "w1",
+    "policy": "hdas",
+    "cores": 4,
+    "gpus": [0, 1],
+    "counts_age_s": 12.0,
+    "are_counts_used": False,
+    "claims": [CLAIM],
+    "decisions": [DECISION],
+}
+
+
+def test_holders_decisions_and_all_candidates_are_shown_without_commands_to_the_terminal():
+    text = claims_text(FOUND)
+    assert "counts of the cluster: 12.0 s old, too old to be used" in text
+    assert "attempt_1 of alice (k?[31mnn): gpu [0] since 3.0 s, reads" in text
+    assert "gpu after 1.5 s: (a) least delay 1.2" in text
+    assert "gpu alice/job_1: delay 1.2" in text
+    assert "gpu bob/job_2: not measured; its form gpu was not measured yet" in text
+
+
+def test_a_node_that_nobody_asked_says_so():
+    assert "no mapper has asked yet" in claims_text({"node": "w1", "policy": "hdas", "claims": []})
+
+
+def test_where_no_agent_listens_the_socket_is_named(tmp_path):
+    with pytest.raises(UnavailableError, match=r"agent\.sock: no such file.*--run-dir"):
+        request_claims(tmp_path / "agent.sock")

@@ -283,7 +283,7 @@ def test_after_a_death_the_next_one_is_looked_for_more_often_for_a_while(tmp_pat
         own.look()
         return before[1], soon_s < before[1], later_s, own.look_s
 
-    assert watching(tmp_path, act) == (module.LOOK_S, True, module.LOOK_S, module.LOOK_S)
+    assert watching(tmp_path, act) == (0.2, True, 0.2, 0.2)
 
 
 def test_late_is_not_dead(tmp_path, monkeypatch):

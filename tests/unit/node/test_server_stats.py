@@ -1,12 +1,39 @@
-"""What a pipeline server says about itself."""
+"""A pipeline server's reports: what is read from them, its load, and whether it hangs."""
 
 import json
+import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.pipeline.statistics_of_a_server import statistics
 from yarn_accel.errors import RemoteProtocolError
-from yarn_accel.node.server_stats import ServerStateFile, endpoint_of, is_local_only, parse_state, parse_stats
+from yarn_accel.node.heartbeat_response import (
+    MAX_OPERATIONS,
+    ServerLoad,
+    load_document,
+    local_response,
+    parse_load,
+    parse_response,
+    response_document,
+)
+from yarn_accel.node.server_stats import (
+    HUNG_BUSY_S,
+    HUNG_IDLE_S,
+    HUNG_UNSURE_S,
+    MAX_TICK_S,
+    SILENT_BUSY_S,
+    SILENT_S,
+    Liveness,
+    LoadMeter,
+    ServerStateFile,
+    Verdict,
+    endpoint_of,
+    is_local_only,
+    parse_state,
+    parse_stats,
+)
 
 STATE = {
     "pid": 4711,
@@ -143,3 +170,153 @@ def test_what_it_computes_on_is_what_works():
     workers = [{"device": device, "state": state} for device, state in (*states, ("cuda:3:1", "starting"))]
     found = figures(workers=[*workers, 7])
     assert (found["computes_on"], found["computing_workers"]) == ("cuda:0 cuda:3:1", 3)
+
+
+def measured(in_flight=0, workers=1, **operations):
+    counts = {name: {"done": done, "compute_s": seconds} for name, (done, seconds) in operations.items()}
+    return {"in_flight": in_flight, "workers": workers, "operations": counts}
+
+
+def test_rates_are_of_what_was_computed_since_the_report_before():
+    meter = LoadMeter()
+    assert meter.measure(measured(3)) == {"queue_s": 0.0, "rates": {}}
+    assert meter.measure(measured(3, lu=(10, 5.0))) == {"queue_s": 1.5, "rates": {"lu": 2.0}}
+    # Nothing was done meanwhile: what is known stays.
+    assert meter.measure(measured(1, lu=(10, 5.0))) == {"queue_s": 0.5, "rates": {"lu": 2.0}}
+    # Ten more at 0.1 s: the newest counts half.
+    assert meter.measure(measured(0, lu=(20, 6.0)))["rates"] == {"lu": pytest.approx(1 / 0.3, rel=1e-5)}
+
+
+def test_several_workers_are_faster_together():
+    assert LoadMeter().measure(measured(4, 2, lu=(10, 5.0))) == {"queue_s": 1.0, "rates": {"lu": 4.0}}
+
+
+def test_a_standby_does_not_compute():
+    workers = [{"state": "idle"}, {"state": "busy"}, {"state": "standby"}]
+    found = parse_stats(json.dumps({"health": {"ok": True}, "workers": workers}))
+    assert (found["workers"], found["computing_workers"]) == (3, 2)
+    counts = {"operations": {"lu": {"done": 1, "compute_s": 1.0}}}
+    assert LoadMeter().measure({**found, **counts})["rates"] == {"lu": 2.0}
+
+
+def test_counters_that_fell_back_are_those_of_a_new_server():
+    meter = LoadMeter()
+    meter.measure(measured(lu=(1000, 1000.0)))
+    assert meter.measure(measured(lu=(2, 0.5)))["rates"] == {"lu": 4.0}
+
+
+def test_a_load_is_read_as_it_was_written():
+    load = ServerLoad(7, 1.5, {"lu": 3.0}, 2.0, accepts=False)
+    assert parse_load(json.loads(json.dumps(load_document(load)))) == load
+    assert parse_load({"queue_s": 1.5}, 9, 4.0) == ServerLoad(9, 1.5, {}, 4.0)
+
+
+@pytest.mark.parametrize(
+    "odd", [None, "x", [], -1, True, math.nan, math.inf, {"lu": math.nan}, {"lu": 0}, 1e300]
+)
+def test_odd_values_are_left_out(odd):
+    load = parse_load({"seq": odd, "queue_s": odd, "rates": odd, "accepts": True}, 3)
+    assert (load.seq, load.rates, load.weight) == (3, {}, 1.0)
+    assert 0 <= load.queue_s <= 1e6
+    assert parse_load(odd) == ServerLoad()
+    assert parse_load({"weight": "x"}).weight == 1.0
+
+
+def test_a_server_does_not_make_anybody_remember_much():
+    load = parse_load({"rates": {"x" * 200 + str(number): 1.0 for number in range(1000)}})
+    assert len(load.rates) <= MAX_OPERATIONS
+    assert all(len(name) <= 100 for name in load.rates)
+
+
+def test_the_agent_hands_on_policy_and_loads_of_the_servers_it_names():
+    servers = [{"name": name, "host": "h", "port": 1, "node": name} for name in ("w1", "w2")]
+    loads = {"w1": {"seq": 3, "queue_s": 0.5}, "stranger": {"seq": 1}}
+    policy = {"name": "container", "max_moves": 1, "odd": [1], "worse": math.inf}
+    document = {"version": 1, "servers": servers, "bound": ["w1"], "policy": policy, "loads": loads}
+    answer = parse_response(document, "m1")
+    assert parse_response(response_document(answer, "m1"), "m1").loads == {"w1": ServerLoad(3, 0.5)}
+    facts = {"age_s": 0.1, "reason": "", "own": None, "stale_s": 10.0}
+    said = local_response("m1", answer, is_own_down=False, **facts)
+    json.dumps(said, allow_nan=False)
+    assert said["policy"] == {"name": "container", "max_moves": 1}
+    assert list(said["loads"]) == ["w1"]
+    assert local_response("w1", answer, is_own_down=True, **facts)["loads"] == {}
+    assert "policy" not in local_response(
+        "m1", parse_response({**document, "policy": None}, "m1"), is_own_down=False, **facts
+    )
+
+
+TICK_S = 0.2
+
+
+def watched(seconds, ticks=lambda i: 7, has_answered=True):
+    """The first time of each verdict, in seconds since the probe that is not answered."""
+    liveness, first = Liveness(), {}
+    if has_answered:
+        liveness.asked()
+        liveness.answered()
+    liveness.asked()
+    for i in range(1, round(seconds / TICK_S) + 1):
+        liveness.tick(TICK_S, ticks(i))
+        first.setdefault(liveness.verdict(), i * TICK_S)
+    return first
+
+
+def test_a_stopped_process_is_silent_in_two_seconds_and_hung_in_some_more():
+    first = watched(20.0)
+    assert first[Verdict.SILENT] == pytest.approx(SILENT_S, abs=TICK_S)
+    assert first[Verdict.HUNG] == pytest.approx(HUNG_IDLE_S, abs=3 * TICK_S)
+
+
+def test_a_process_that_computes_is_given_more_time_and_a_minute():
+    first = watched(120.0, ticks=lambda i: i)
+    assert first[Verdict.SILENT] == pytest.approx(SILENT_BUSY_S, abs=TICK_S)
+    assert first[Verdict.HUNG] == pytest.approx(HUNG_BUSY_S, abs=TICK_S)
+
+
+@pytest.mark.parametrize(("ticks", "has_answered"), [(lambda i: None, True), (lambda i: 7, False)])
+def test_one_that_starts_or_cannot_be_seen_is_silent_as_soon_and_hung_later(ticks, has_answered):
+    first = watched(60.0, ticks, has_answered)
+    assert first[Verdict.SILENT] == pytest.approx(SILENT_S, abs=TICK_S)
+    assert first[Verdict.HUNG] == pytest.approx(HUNG_UNSURE_S, abs=3 * TICK_S)
+
+
+def test_who_is_not_asked_is_not_silent():
+    liveness = Liveness()
+    for _ in range(1000):
+        liveness.tick(1.0, 7)
+    assert liveness.verdict() is Verdict.RESPONSIVE
+
+
+def test_an_answer_ends_it():
+    liveness = Liveness()
+    liveness.asked()
+    for _ in range(200):
+        liveness.tick(0.5, 7)
+    assert liveness.verdict() is Verdict.HUNG
+    liveness.answered()
+    assert liveness.verdict() is Verdict.RESPONSIVE
+    assert not liveness.is_asked
+
+
+def test_a_stall_of_the_agent_itself_is_not_the_servers_silence():
+    liveness = Liveness()
+    liveness.asked()
+    liveness.tick(3600.0, 7)
+    assert liveness.verdict() is Verdict.RESPONSIVE
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 100.0), st.booleans()), max_size=200))
+def test_who_answers_each_probe_in_time_is_never_silent(steps):
+    """However long each pause is, and whether the process computes or not."""
+    liveness, unanswered_s, cpu = Liveness(), 0.0, 0
+    for elapsed_s, computes in steps:
+        step_s = min(elapsed_s, MAX_TICK_S)
+        if unanswered_s + step_s >= SILENT_S:
+            liveness.answered()
+            unanswered_s = 0.0
+        liveness.asked()
+        cpu += computes
+        liveness.tick(elapsed_s, cpu)
+        unanswered_s += step_s
+        assert liveness.verdict() is Verdict.RESPONSIVE

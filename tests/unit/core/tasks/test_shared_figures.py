@@ -39,7 +39,7 @@ from yarn_accel.core.tasks.late_binding.values import ClusterCount
 from yarn_accel.core.tasks.learning import FigureStore, SharedFigure
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form, FormDemand
 from yarn_accel.errors import RemoteProtocolError
-from yarn_accel.node.claim_figures import SharedFigures
+from yarn_accel.node.late_binding import SharedFigures
 
 KNN = SharedFigure("ann/knn", Form.GPU, "t4", 8e6, 1.0, 2.0, 3)
 SPEC = AppSpec(AppId("ann/job_1"), "ann/knn", 0, 9, {Form.GPU: FormDemand(gpus=1), Form.CPU: FormDemand()})

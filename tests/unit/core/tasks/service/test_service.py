@@ -14,7 +14,7 @@ from yarn_accel.core.tasks.service import commands as cmd
 from yarn_accel.core.tasks.service import events as ev
 from yarn_accel.core.tasks.service.journal import decode_journal
 from yarn_accel.core.tasks.values import Form
-from yarn_accel.master.task_config import TaskSettings
+from yarn_accel.master.config import TaskSettings
 
 
 def world_of(definition=None, **more):

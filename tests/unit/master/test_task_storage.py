@@ -1,4 +1,4 @@
-"""What was learned of applications outlives masters, and a damaged file costs one warning."""
+"""The figures that a task service keeps over masters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from yarn_accel.core.tasks.events import TaskMeasurement
 from yarn_accel.core.tasks.learning import FigureStore
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form, FormDemand
 from yarn_accel.errors import StorageError
-from yarn_accel.master.figure_file import FigureFile
+from yarn_accel.master.task_storage import FigureFile
 from yarn_accel.storage import Store
 
 MEASURED = TaskMeasurement(1e6, 2.0, 3.0, True)

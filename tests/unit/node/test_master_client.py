@@ -1,4 +1,4 @@
-"""Where the master is, from what a ResourceManager says."""
+"""Where the master is, and how long to wait between heartbeats."""
 
 from http.client import BadStatusLine
 
@@ -6,13 +6,7 @@ import pytest
 
 from yarn_accel.errors import RejectedError, RemoteProtocolError, UnavailableError
 from yarn_accel.node.config import load_config
-from yarn_accel.node.master_discovery import (
-    FixedDiscovery,
-    NoDiscovery,
-    RestDiscovery,
-    discovery_for,
-    master_urls,
-)
+from yarn_accel.node.master_client import HeartbeatInterval, MasterDiscovery, master_urls
 
 APPLICATION = "application_1700000000000_0001"
 
@@ -39,7 +33,8 @@ class ResourceManagers:
 
 def discovery(managers, application_id=APPLICATION, hosts=("rm1", "rm2")):
     urls = [f"http://{host}:8088" for host in hosts]
-    return RestDiscovery(urls, application_id, "yarn-accel", 1.0, get=managers)
+    config = load_config(None, {}, node="w1", run_dir="/run/a", rm_urls=urls, application_id=application_id)
+    return MasterDiscovery(config, managers)
 
 
 def test_the_address_of_the_running_attempt():
@@ -142,13 +137,57 @@ def test_ipv6():
     assert master_urls({"app": app("[::1]:80")}) == ("http://[::1]:80",)
 
 
-def test_which_finder_the_settings_ask_for(tmp_path):
-    def made(**values):
-        return discovery_for(load_config(None, {}, node="w1", run_dir=str(tmp_path), **values))
+def test_an_address_in_the_settings_needs_no_resource_manager():
+    config = load_config(
+        None, {}, node="w1", run_dir="/run/a", master_url="http://m:1/", rm_urls=["http://rm:1"]
+    )
+    assert MasterDiscovery(config, get=None).find() == ("http://m:1",)
 
-    assert isinstance(made(master_url="http://m:1", rm_urls=["http://rm:8088"]), FixedDiscovery)
-    assert made(master_url="http://m:1/").find() == ("http://m:1",)
-    assert isinstance(made(rm_urls=["http://rm:8088"]), RestDiscovery)
-    assert isinstance(made(), NoDiscovery)
+
+def test_without_address_and_resource_managers_there_is_no_master():
     with pytest.raises(UnavailableError, match="set rm_urls"):
-        made().find()
+        MasterDiscovery(load_config(None, {}, node="w1", run_dir="/run/a")).find()
+
+
+def test_steady_give_or_take_a_tenth():
+    assert [
+        HeartbeatInterval(1.0, 5.0, lambda u=u: u).next_wait_s() for u in (0.0, 0.5, 1.0)
+    ] == pytest.approx([0.9, 1.0, 1.1])
+
+
+def test_failures_double_the_pause_up_to_a_bound_and_success_ends_it():
+    pace = HeartbeatInterval(1.0, 5.0, lambda: 0.0)
+    waits = []
+    for _ in range(5):
+        pace.failed()
+        waits.append(pace.next_wait_s())
+    assert waits == [1.0, 2.0, 4.0, 5.0, 5.0]
+    pace.succeeded()
+    assert pace.next_wait_s() == pytest.approx(0.9)
+
+
+def test_nodes_that_failed_together_come_back_apart():
+    def wait(u):
+        pace = HeartbeatInterval(1.0, 8.0, lambda: u)
+        for _ in range(4):
+            pace.failed()
+        return pace.next_wait_s()
+
+    assert [wait(u) for u in (0.0, 0.5, 1.0)] == [8.0, 6.0, 4.0]
+
+
+def test_the_master_sets_the_interval():
+    pace = HeartbeatInterval(1.0, 5.0, lambda: 0.5)
+    pace.succeeded(20.0)
+    assert pace.next_wait_s() == pytest.approx(20.0)
+    pace.failed()
+    assert pace.next_wait_s() == pytest.approx(15.0)
+    pace.succeeded(0.0)
+    assert pace.next_wait_s() == pytest.approx(20.0)
+
+
+def test_a_night_without_a_master_overflows_nothing():
+    pace = HeartbeatInterval(1.0, 5.0, lambda: 0.0)
+    for _ in range(100_000):
+        pace.failed()
+    assert pace.next_wait_s() == 5.0

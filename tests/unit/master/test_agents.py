@@ -1,4 +1,4 @@
-"""Heartbeats as values: who is believed, what the core gets, and what is answered."""
+"""Heartbeats of agents: what they become, and what answers them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,8 @@ from yarn_accel.client.binding import Endpoint
 from yarn_accel.core.application import NodeAssignment
 from yarn_accel.core.binding import DeviceWeights
 from yarn_accel.errors import RejectedError
-from yarn_accel.master.heartbeats import (
-    MAX_SERVERS,
-    load_of,
-    parse_heartbeat,
-    response_document,
-    status_events,
-)
-from yarn_accel.node.heartbeat_response import parse_response
-from yarn_accel.node.loads import ServerLoad
+from yarn_accel.master.agents import MAX_SERVERS, load_of, parse_heartbeat, response_document, status_events
+from yarn_accel.node.heartbeat_response import ServerLoad, parse_response
 
 CONTAINER = "container_e01_1763700000000_0001_01_000007"
 OURS = "application_1763700000000_0001"
