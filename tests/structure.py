@@ -65,7 +65,7 @@ SAME_NAME: dict[str, str] = {
     "interval_s": "the agent's heartbeat; a worker's look at its node's I/O",
     "max_backoff_s": "the agent's, which costs a node its server; a worker's, whose tasks go on meanwhile",
     "memory_mib": "of an attempt, of the container of each role, of all tasks of a worker",
-    "progress_interval_s": "not yet judged",
+    "progress_interval_s": "what the protocol promises to who asks for it; how often all others hear",
     "recovery_s": "nodes of a restarted ResourceManager; workers of an earlier master",
     "silence_s": "of a pipeline server, reported each second; of a worker of tasks",
     "timeout_s": "longest silence of different peers: a pipeline server, HDFS by WebHDFS",
