@@ -192,7 +192,9 @@ class _Wait:
 
     def sentence(self, now_s: float) -> str:
         began = time.strftime("%H:%M:%S", time.localtime(time.time() - (now_s - self.since_s)))
-        return "waiting for {}, since {} ({:.0f} s)".format(self.text, began, now_s - self.since_s)
+        # The dispatcher's own texts of a busy server or storage begin so already.
+        text = self.text if self.text.startswith("waiting for ") else "waiting for " + self.text
+        return "{}, since {} ({:.0f} s)".format(text, began, now_s - self.since_s)
 
 
 class CounterBatch:

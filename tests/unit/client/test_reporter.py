@@ -4,6 +4,8 @@ import re
 import threading
 import time
 
+import pytest
+
 from yarn_accel.client import Binding, connect
 from yarn_accel.client import reporter as reporter_module
 from yarn_accel.client.discovery import DiscoveredServers, ServerWatch
@@ -67,11 +69,12 @@ def test_keep_alive_repeats_the_current_state_and_stops():
     assert len(lines(stream)) == n_lines
 
 
-def test_a_wait_is_said_within_10_s_and_then_at_growing_intervals():
+@pytest.mark.parametrize("text", ["server w1", "waiting for server w1"])
+def test_a_wait_is_said_within_10_s_and_then_at_growing_intervals(text):
     said = []
     waits = reporter_module.WaitReporter(said.append)
     began_s = time.monotonic()
-    waits.note("me", "server w1")
+    waits.note("me", text)
     times = []
     for now_s in range(700):
         waits.look(began_s + now_s)
