@@ -42,9 +42,9 @@ class Kind:
         found = []
         for _ in range(n):
             coarse = Image.fromarray(random.integers(0, 256, (8, 8, 3)).astype(np.uint8))
-            stream = io.BytesIO()
-            coarse.resize((self.side, self.side), Image.Resampling.BICUBIC).save(stream, self.format)
-            found.append(stream.getvalue())
+            file = io.BytesIO()
+            coarse.resize((self.side, self.side), Image.Resampling.BICUBIC).save(file, self.format)
+            found.append(file.getvalue())
         return found
 
 

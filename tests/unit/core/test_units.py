@@ -11,7 +11,7 @@ from yarn_accel.core import units
 
 def test_docstring_examples_hold() -> None:
     result = doctest.testmod(units)
-    assert result.attempted >= 3
+    assert result.attempted >= 2
     assert result.failed == 0
 
 
