@@ -150,21 +150,15 @@ class Transport:
         self._to_send: Deque[Iterator[List[Buffer]]] = collections.deque()
         deadline_s = time.monotonic() + connect_timeout_s
         self._link = _open_link(endpoint, connect_timeout_s, lost_after_s, carriers, tls)
-        self.fileno = self._link.fileno
-        self._link.set_timeout(connect_timeout_s)
-        offers = _offered(self._link, checksums), Limits(payload_bytes=max_payload_bytes)
-        capabilities = _capabilities(self._link, carriers)
-        self.connection = ClientConnection(
-            credential, secrets.token_bytes(NONCE_BYTES), *offers, capabilities
-        )
-        self._may_carry_descriptors = False
-        self._shake_hands(deadline_s)
-        self.next_event: Callable[[], Event] = self.connection.next_event
-        self._may_carry_descriptors = MEMFD in self.connection.capabilities
-        self.carrier = "memfd" if self._may_carry_descriptors else self._link.carrier
-        self._is_checked = self.connection.checksum != "none"
-        if silent_after_s is not None and PROGRESS in self.connection.capabilities:
-            self.doubt()
+        try:
+            self._agree(credential, deadline_s, connect_timeout_s, carriers, checksums, max_payload_bytes)
+            if silent_after_s is not None and PROGRESS in self.connection.capabilities:
+                self.doubt()
+        except BaseException:
+            # Left to the garbage collector, a socket takes what a signal handler raises meanwhile: CPython's
+            # finalizer of sockets drops it.
+            self._link.close()
+            raise
 
     @property
     def has_outgoing(self) -> bool:
@@ -398,13 +392,30 @@ class Transport:
             why = "is gone ({})".format(_reason(error))
         return UnavailableError("server {} {}".format(self.where, why))
 
-    def _shake_hands(self, deadline_s: float) -> None:
-        try:
-            self._prove(deadline_s)
-            self._link.set_timeout(self._look_s)
-        except BaseException:
-            self.close()
-            raise
+    def _agree(
+        self,
+        credential: Credential,
+        deadline_s: float,
+        connect_timeout_s: float,
+        carriers: Sequence[str],
+        checksums: Optional[Sequence[str]],
+        max_payload_bytes: int,
+    ) -> None:
+        """Prove to the server who this is, and agree on how to talk."""
+        self.fileno = self._link.fileno
+        self._link.set_timeout(connect_timeout_s)
+        offers = _offered(self._link, checksums), Limits(payload_bytes=max_payload_bytes)
+        capabilities = _capabilities(self._link, carriers)
+        self.connection = ClientConnection(
+            credential, secrets.token_bytes(NONCE_BYTES), *offers, capabilities
+        )
+        self._may_carry_descriptors = False
+        self._prove(deadline_s)
+        self._link.set_timeout(self._look_s)
+        self.next_event: Callable[[], Event] = self.connection.next_event
+        self._may_carry_descriptors = MEMFD in self.connection.capabilities
+        self.carrier = "memfd" if self._may_carry_descriptors else self._link.carrier
+        self._is_checked = self.connection.checksum != "none"
 
     def _prove(self, deadline_s: float) -> None:
         try:
