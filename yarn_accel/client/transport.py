@@ -151,7 +151,20 @@ class Transport:
         deadline_s = time.monotonic() + connect_timeout_s
         self._link = _open_link(endpoint, connect_timeout_s, lost_after_s, carriers, tls)
         try:
-            self._agree(credential, deadline_s, connect_timeout_s, carriers, checksums, max_payload_bytes)
+            self.fileno = self._link.fileno
+            self._link.set_timeout(connect_timeout_s)
+            offers = _offered(self._link, checksums), Limits(payload_bytes=max_payload_bytes)
+            capabilities = _capabilities(self._link, carriers)
+            self.connection = ClientConnection(
+                credential, secrets.token_bytes(NONCE_BYTES), *offers, capabilities
+            )
+            self._may_carry_descriptors = False
+            self._prove(deadline_s)
+            self._link.set_timeout(self._look_s)
+            self.next_event: Callable[[], Event] = self.connection.next_event
+            self._may_carry_descriptors = MEMFD in self.connection.capabilities
+            self.carrier = "memfd" if self._may_carry_descriptors else self._link.carrier
+            self._is_checked = self.connection.checksum != "none"
             if silent_after_s is not None and PROGRESS in self.connection.capabilities:
                 self.doubt()
         except BaseException:
@@ -391,31 +404,6 @@ class Transport:
         else:
             why = "is gone ({})".format(_reason(error))
         return UnavailableError("server {} {}".format(self.where, why))
-
-    def _agree(
-        self,
-        credential: Credential,
-        deadline_s: float,
-        connect_timeout_s: float,
-        carriers: Sequence[str],
-        checksums: Optional[Sequence[str]],
-        max_payload_bytes: int,
-    ) -> None:
-        """Prove to the server who this is, and agree on how to talk."""
-        self.fileno = self._link.fileno
-        self._link.set_timeout(connect_timeout_s)
-        offers = _offered(self._link, checksums), Limits(payload_bytes=max_payload_bytes)
-        capabilities = _capabilities(self._link, carriers)
-        self.connection = ClientConnection(
-            credential, secrets.token_bytes(NONCE_BYTES), *offers, capabilities
-        )
-        self._may_carry_descriptors = False
-        self._prove(deadline_s)
-        self._link.set_timeout(self._look_s)
-        self.next_event: Callable[[], Event] = self.connection.next_event
-        self._may_carry_descriptors = MEMFD in self.connection.capabilities
-        self.carrier = "memfd" if self._may_carry_descriptors else self._link.carrier
-        self._is_checked = self.connection.checksum != "none"
 
     def _prove(self, deadline_s: float) -> None:
         try:
