@@ -11,13 +11,13 @@ import time
 from typing import Any
 
 from torque_sched.adapters.commands import Commands
-from torque_sched.adapters.pbs import Pbs, read_snapshot
-from torque_sched.core.decisions import Promise, Reserve, Start
-from torque_sched.core.model import Job, JobId
-from torque_sched.policies.backfill import ConservativeBackfill
-from torque_sched.policies.context import Context
-from torque_sched.policies.decide import decide
-from torque_sched.policies.settings import Settings
+from torque_sched.batch.torque.pbs import Pbs, read_snapshot
+from torque_sched.decide.backfill.planning import ConservativeBackfill
+from torque_sched.decide.context import Context
+from torque_sched.decide.decide import decide
+from torque_sched.decide.settings import Settings
+from torque_sched.model.cluster import Job, JobId
+from torque_sched.model.decisions import GuaranteedStart, Reserve, Start
 
 
 def main(what: str, rounds: int) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _backfill(rounds: int) -> dict[str, Any]:
     settings = Settings(backfill=ConservativeBackfill())
     first_s: list[float] = []
     carried_s: list[float] = []
-    promises: dict[JobId, Promise] = {}
+    promises: dict[JobId, GuaranteedStart] = {}
     n_started = 0
     for _ in range(rounds):
         promises = {}

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ROOT
-from torque_sched.adapters.pbs import TorqueServer
-from torque_sched.core.model import JobId
+from torque_sched.batch.documents import hosts_text
+from torque_sched.batch.system import BatchSystem, OrderKind
 from torque_sched.emulation import EmulatedTorque
-from torque_sched.parse.qrun import RunKind
+from torque_sched.model.cluster import Job, JobId, NodeName, QueueName
+from torque_sched.model.decisions import NodeShare, Start
+from torque_sched.model.states import JobState
 
 AT_ONCE = 4
 """Starts under way, as the daemon has it."""
@@ -39,14 +41,8 @@ def requests(n_jobs: int, seed: int = 1) -> list[dict[str, Any]]:
     jobs = []
     for _ in range(n_jobs):
         limits = f"walltime={chance.randint(1, 48)}:00:00,mem={chance.choice((1, 2, 4))}gb"
-        words = [
-            "-l",
-            chance.choices(shapes, weights)[0],
-            "-l",
-            limits,
-            "-N",
-            f"task{chance.randint(1, 200)}",
-        ]
+        shape = chance.choices(shapes, weights)[0]
+        words = ["-l", shape, "-l", limits, "-N", f"task{chance.randint(1, 200)}"]
         jobs.append({"arguments": words, "user": f"user{chance.randint(1, 8)}", "runtime_s": 100000})
     return jobs
 
@@ -61,7 +57,12 @@ def cluster(**settings: Any) -> Iterator[EmulatedTorque]:
         yield torque
 
 
-async def start_all(pbs: TorqueServer, starts: Sequence[tuple[JobId, str]]) -> float:
+def one_slot(job: str, node: str) -> Start:
+    """A start on one slot of a node."""
+    return Start(JobId(job), (NodeShare(NodeName(node), 1),))
+
+
+async def start_all(pbs: BatchSystem, starts: Sequence[Start]) -> float:
     """Start them, four at once where the daemon does that; returns the seconds it took.
 
     Raises:
@@ -70,10 +71,10 @@ async def start_all(pbs: TorqueServer, starts: Sequence[tuple[JobId, str]]) -> f
     left = iter(starts)
 
     async def work() -> None:
-        for job, hosts in left:
-            result = await pbs.start(job, hosts)
-            if result.kind is not RunKind.STARTED:
-                raise RuntimeError(f"start of {job} on {hosts}: {result.text}")
+        for start in left:
+            result = await pbs.start(Job(start.job, JobState.QUEUED, QueueName("batch")), start.allocation)
+            if result.kind is not OrderKind.STARTED:
+                raise RuntimeError(f"start of {start.job} on {hosts_text(start.allocation)}: {result.text}")
 
     began_s = time.perf_counter()
     await asyncio.gather(*(work() for _ in range(1 if pbs.one_order_at_a_time else AT_ONCE)))
@@ -81,7 +82,16 @@ async def start_all(pbs: TorqueServer, starts: Sequence[tuple[JobId, str]]) -> f
 
 
 class Daemon:
-    """``torque-sched serve`` beside an emulated server."""
+    """``torque-sched serve`` beside an emulated server; as a context manager, from its start to its end.
+
+    Args:
+        settings: what differs from the defaults.
+        environment: variables beside those of the server.
+        root: another checkout with its `.venv`, whose daemon it is.
+        words: further ones of the command.
+    """
+
+    process: subprocess.Popen[bytes]
 
     def __init__(
         self,
@@ -90,30 +100,36 @@ class Daemon:
         settings: Mapping[str, object],
         environment: Mapping[str, str] | None = None,
         root: Path = ROOT,
+        words: Sequence[str] = (),
     ) -> None:
-        self._torque = torque
-        self._root = root
+        self._torque, self._root = torque, root
         self._env = {**torque.env, **(environment or {})}
-        self._port = port
-        folder = torque.home / "sched_priv"
+        python = sys.executable if root == ROOT else str(root / ".venv" / "bin" / "python")
+        self._argv = [python, "-m", "torque_sched", "serve", "-d", str(torque.home), "-S", str(port), *words]
+        self.set(settings)
+
+    def set(self, settings: Mapping[str, object]) -> None:
+        """Write its settings; one that runs reads them at SIGHUP."""
+        folder = self._torque.home / "sched_priv"
         folder.mkdir(exist_ok=True)
-        chosen = {"restricted": ["*"], "settle_s": 0.2, **settings}
+        chosen = {"restricted": ["*"], **settings}
         (folder / "torque_sched.yaml").write_text(json.dumps(chosen), encoding="utf-8")
-        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it; it is not waited for."""
-        own = self._root / ".venv" / "bin" / "python"
-        python = sys.executable if self._root == ROOT else str(own)
-        argv = [python, "-m", "torque_sched", "serve", "-d", str(self._torque.home)]
-        self.process = subprocess.Popen([*argv, "-S", str(self._port)], cwd=self._root, env=self._env)
+        self.process = subprocess.Popen(self._argv, cwd=self._root, env=self._env)
 
-    def end(self, number: signal.Signals) -> None:
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Send it a signal and wait for its end."""
-        if self.process is not None:
-            self.process.send_signal(number)
-            self.process.wait(20)
-            self.process = None
+        self.process.send_signal(number)
+        self.process.wait(60)
+
+    def __enter__(self) -> Daemon:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
 
 def free_port() -> int:
@@ -125,9 +141,8 @@ def free_port() -> int:
 
 def log_of(torque: EmulatedTorque) -> str:
     """What the daemon has logged."""
-    return "".join(
-        path.read_text(encoding="utf-8") for path in sorted((torque.home / "sched_logs").iterdir())
-    )
+    logs = sorted((torque.home / "sched_logs").iterdir())
+    return "".join(path.read_text(encoding="utf-8") for path in logs)
 
 
 def cycles(torque: EmulatedTorque) -> list[tuple[int, int, int, int]]:

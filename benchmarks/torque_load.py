@@ -7,22 +7,15 @@ end all the time, so starts move. Commands note when they begin and end; request
 
 from __future__ import annotations
 
-import json
 import random
 import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ROOT
 from benchmarks.result import Report, Row, observed
-from benchmarks.torque_cluster import Say, cycles, free_port
-from torque_sched.daemon.config import Config
+from benchmarks.torque_cluster import Daemon, Say, cluster, cycles, free_port
 from torque_sched.emulation import EmulatedTorque, Fault
 
 ATTRIBUTE_S = 0.5e-6
@@ -88,30 +81,15 @@ def seconds_looked(calls: Sequence[tuple[str, float, float, int]]) -> float:
     return total_s
 
 
-@contextmanager
-def _daemon(torque: EmulatedTorque, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    argv = [sys.executable, "-m", "torque_sched", "serve", "-d", str(torque.home), "-S", str(port), "-a", "0"]
-    process = subprocess.Popen(argv, cwd=ROOT, env=torque.env)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(60)
+def _settings(**limits: float) -> dict[str, object]:
+    """Of the daemon; its calls can be noted where it asks by commands."""
+    return {
+        **{"backfill": "conservative", "journal": {"enabled": False}, "query_timeout_s": 600},
+        **{"limits": limits, "transport": "commands"},
+    }
 
 
-def _settings(torque: EmulatedTorque, **limits: float) -> None:
-    folder = torque.home / "sched_priv"
-    folder.mkdir(exist_ok=True)
-    chosen: dict[str, Any] = {
-        "restricted": ["*"], "backfill": "conservative", "journal": {"enabled": False},
-        "query_timeout_s": 600, "limits": limits,
-    }  # fmt: skip
-    if "transport" in Config.model_fields:
-        chosen["transport"] = "commands"  # whose calls can be noted
-    (folder / "torque_sched.yaml").write_text(json.dumps(chosen), encoding="utf-8")
-
-
-def _until_steady(torque: EmulatedTorque, process: subprocess.Popen[bytes], say: Say) -> None:
+def _until_steady(torque: EmulatedTorque, daemon: Daemon, say: Say) -> None:
     """Until nodes are full and every waiting job has its comment.
 
     Raises:
@@ -119,7 +97,7 @@ def _until_steady(torque: EmulatedTorque, process: subprocess.Popen[bytes], say:
     """
     deadline_s = time.monotonic() + _WAIT_S
     n_seen = 0
-    while time.monotonic() < deadline_s and process.poll() is None:
+    while time.monotonic() < deadline_s and daemon.process.poll() is None:
         seen = cycles(torque)
         if len(seen) > n_seen:
             n_seen = len(seen)
@@ -134,22 +112,16 @@ def _until_steady(torque: EmulatedTorque, process: subprocess.Popen[bytes], say:
 def _measure(n_jobs: int, n_nodes: int, window_s: float, say: Say) -> Iterator[Row]:
     port = free_port()
     chance = random.Random(7)
-    with (
-        tempfile.TemporaryDirectory(prefix="torque-load-") as folder,
-        EmulatedTorque.create(
-            Path(folder) / "cluster", shape=f"{n_nodes}xnp=8,physmem=64gb", event_target=f"127.0.0.1:{port}"
-        ) as torque,
-    ):
+    with cluster(shape=f"{n_nodes}xnp=8,physmem=64gb", event_target=f"127.0.0.1:{port}") as torque:
         say(f"{n_jobs} jobs are submitted")
         torque.submit_many(_requests(n_jobs + n_nodes // 2, chance))
         notes = _note_calls(torque)
         cost_s = n_jobs * _ATTRIBUTES * ATTRIBUTE_S
         torque.set_faults(Fault("qstat", "slow", seconds=cost_s, match="-t"))
-        _settings(torque, comments_s=_WAIT_S, starts_s=600.0)
-        with _daemon(torque, port) as process:
-            _until_steady(torque, process, say)
-            _settings(torque)
-            process.send_signal(signal.SIGHUP)
+        with Daemon(torque, port, _settings(comments_s=_WAIT_S, starts_s=600.0), words=("-a", "0")) as daemon:
+            _until_steady(torque, daemon, say)
+            daemon.set(_settings())
+            daemon.process.send_signal(signal.SIGHUP)
             n_before = len(cycles(torque))
             began_s = time.time()
             say(f"steady: {window_s:.0f} s are watched")
@@ -175,5 +147,4 @@ def _measure(n_jobs: int, n_nodes: int, window_s: float, say: Say) -> Iterator[R
 def run(quick: bool, say: Say, report: Report, only: Sequence[str] = ()) -> None:
     """Run it; quick: a tenth of the jobs, for two minutes."""
     n_jobs, n_nodes, window_s = (5_000, 400, 120.0) if quick else (50_000, 2_000, 240.0)
-    for row in _measure(n_jobs, n_nodes, window_s, say):
-        report.add([row])
+    report.add(_measure(n_jobs, n_nodes, window_s, say))

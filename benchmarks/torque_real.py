@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from benchmarks.result import Report, Row, measured, not_measured, observed
-from benchmarks.torque import is_readable
+from benchmarks.torque import event_rows, is_readable, kill_rows, p95
 from tests.fixtures.torque_site import NODES, Absent, Binaries, Daemon, TorqueSite, found, torque_up
 from tests.fixtures.waiting import until
 
@@ -85,35 +85,28 @@ def _event(torque: Binaries, quick: bool, say: Say) -> Iterator[Row]:
     with torque_up(torque, NODES) as site:
         with _our_scheduler(site, timer_s=600):
             waits = _one_by_one(site, n_jobs)
-        note = f"queued to run by the server's log, n = {n_jobs}"
-        yield observed("event to qrun, idle cluster, p95", _p95(waits), "s", goal="<= 0.5", note=note)
-        yield measured("... all", waits, "s")
+        yield from event_rows(waits, f"queued to run by the server's log, n = {n_jobs}")
         if torque.pbs_sched is not None:
             say("the same with the C pbs_sched")
             with _c_scheduler(site):
                 waits = _one_by_one(site, n_jobs)
-            yield observed("... C pbs_sched: p95", _p95(waits), "s")
+            yield observed("... C pbs_sched: p95", p95(waits), "s")
             yield measured("... C pbs_sched: all", waits, "s")
 
 
-def _p95(values: Sequence[float]) -> float:
-    return values[int(0.95 * len(values))]
-
-
 def _starts(torque: Binaries, quick: bool, say: Say) -> Iterator[Row]:
-    rounds = 1 if quick else 3
     ours: list[float] = []
     bare: list[float] = []
     theirs: list[float] = []
-    for turn in range(rounds):
+    for turn in range(1 if quick else 3):
         say(f"{_N_STARTS} starts at once, round {turn + 1}")
         with torque_up(torque, _WIDE) as site, _our_scheduler(site, timer_s=600):
-            ours.append(_rate(site, lambda site, ids: _let(site)))
+            ours.append(_rate(site, _let))
         with torque_up(torque, _WIDE) as site:
             bare.append(_rate(site, _by_xargs))
         if torque.pbs_sched is not None:
             with torque_up(torque, _WIDE) as site, _c_scheduler(site):
-                theirs.append(_rate(site, lambda site, ids: _let(site)))
+                theirs.append(_rate(site, _let))
     what = f"starts per second, {_N_STARTS} jobs that wait, 400 free slots"
     yield measured(what, ours, "1/s", note="first to last qrun by the server's log")
     yield measured("... bare: xargs -P 4 qrun -a -H", bare, "1/s")
@@ -123,7 +116,7 @@ def _starts(torque: Binaries, quick: bool, say: Say) -> Iterator[Row]:
         yield measured("... C pbs_sched", theirs, "1/s")
 
 
-def _let(site: TorqueSite) -> None:
+def _let(site: TorqueSite, _: Sequence[str]) -> None:
     site.qmgr("set server scheduling = True")
 
 
@@ -185,12 +178,8 @@ def _kill(torque: Binaries, quick: bool, say: Say) -> Iterator[Row]:
         daemon.start()
         _all_ended(site, ids)
         daemon.end()
-        counts = site.starts()
+        yield from kill_rows(ids, site.starts(), f"{n_kills} kills, {n_jobs} jobs")
         readable = is_readable(site.home / "sched_priv")
-    twice = sum(counts[each] > 1 for each in ids)
-    note = f"{n_kills} kills, {n_jobs} jobs"
-    yield observed("kill -9: jobs started twice", twice, "jobs", goal="<= 0", note=note)
-    yield observed("kill -9: jobs forgotten", len(set(ids) - counts.keys()), "jobs", goal="<= 0")
     yield observed("kill -9: history and journal readable", float(readable), "yes = 1", goal=">= 1")
 
 
@@ -212,5 +201,4 @@ def run(quick: bool, say: Say, report: Report, only: Sequence[str] = ()) -> None
     report.setting["torque"] = torque.version
     for name, section in SECTIONS.items():
         if not only or name in only:
-            for row in section(torque, quick, say):
-                report.add([row])
+            report.add(section(torque, quick, say))

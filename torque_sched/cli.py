@@ -30,7 +30,7 @@ COMMANDS: Mapping[str, str] = {
     "serve": "Schedule in pbs_sched's place (or, with --shadow, beside it).",
     "showbf": "Show free slots and GPUs, and until when: what asks for no more and no longer can start now.",
     "showstart": "Say when JOB will start, whether that is guaranteed, and why.",
-    "simulate": "Simulate the log of a machine under a policy, and show its figures.",
+    "simulate": "Simulate the log of a machine, or a site's last month, under a policy, and show figures.",
     "simulate-grid": "Simulate the grid paper's four ways to run a job, with exact run times.",
     "site": "Link this Torque with those of other sites: jobs run there, or as blocks at several at once.",
     "status": "Show the scheduler's last cycle, the cluster, and why jobs wait.",

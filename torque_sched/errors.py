@@ -5,7 +5,7 @@
     TorqueSchedError       anything a user of this package may catch
     ├── ConfigError        a setting is wrong: names the key and the known ones       exit 2
     ├── StartupError       something the machine or the rights lack: what, the cure   exit 3
-    │   └── NoSpaceError   room on a disk for a file that is to be begun
+    │   └── NoSpaceError   space on a disk for a file that is to be begun
     ├── CommandError       a Torque command did not end well; its output is not used
     ├── SnapshotError      no complete look at the cluster: nothing is decided on it
     ├── BatchError         a request over Torque's own protocol was refused, or got no answer
@@ -17,7 +17,7 @@
     │   ├── RecordError    one record is damaged; the others were read
     │   └── DocumentError  the whole output is unusable: cut off, too large, another format
     └── ProtocolError      the other side does not keep to Torque's batch protocol; the connection is closed
-        ├── ForeignProtocolError   it speaks another protocol
+        ├── ForeignProtocolError   it uses another protocol
         └── UnknownRequestError    a request of a number that is not supported here
 
 ``transient`` says whether trying the same thing again later may work.

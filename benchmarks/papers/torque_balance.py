@@ -19,6 +19,7 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from benchmarks.papers.torque_balance_cluster import (
     GIB,
@@ -31,11 +32,10 @@ from benchmarks.papers.torque_balance_cluster import (
 )
 from benchmarks.papers.torque_profiles import profiles
 from benchmarks.result import Report, Row, measured, observed, ratio
-from torque_sched.policies.backfill import NoReservations
-from torque_sched.policies.load import Load
-from torque_sched.policies.registry import new_placement
-from torque_sched.policies.rules import NodeRules, Rates
-from torque_sched.policies.settings import Settings
+from torque_sched.decide.backfill.aged import NoReservations
+from torque_sched.decide.context import Load
+from torque_sched.decide.rules import NodeRules, Rates
+from torque_sched.decide.settings import Settings, new_placement
 
 _NOISE = 0.3
 _EVERY_S = (40.0, 18.0, 14.0)
@@ -120,12 +120,19 @@ def simulate(
     return cluster.run(arrivals), tuple(history.errors)
 
 
-def _means(name: str, every_s: float, seeds: range, figure: str) -> list[float]:
-    return [simulate(name, every_s, seed)[0].mean(figure) for seed in seeds]
+def _over(
+    seeds: range, figure: Callable[[Trace], float], name: str, every_s: float, **more: Any
+) -> list[float]:
+    """A figure of each seed's run."""
+    return [figure(simulate(name, every_s, seed, **more)[0]) for seed in seeds]
 
 
-def _makespans(name: str, every_s: float, seeds: range, n_jobs: int = _N_JOBS) -> list[float]:
-    return [simulate(name, every_s, seed, n_jobs)[0].makespan_s for seed in seeds]
+def _makespan_s(run: Trace) -> float:
+    return run.makespan_s
+
+
+def _stdev(run: Trace) -> float:
+    return run.mean("cpu stdev")
 
 
 def balance(every_s: float, seeds: range) -> list[Row]:
@@ -134,20 +141,22 @@ def balance(every_s: float, seeds: range) -> list[Row]:
     rows = []
     for name in POLICIES:
         for figure in ("cpu stdev", "cpu range", "cpu overload", "memory stdev"):
-            values = _means(name, every_s, seeds, figure)
+            values = _over(seeds, lambda run: run.mean(figure), name, every_s)  # noqa: B023
             rows.append(measured(f"{at}: {figure}, {name}", values, ""))
-        rows.append(measured(f"{at}: makespan, {name}", _makespans(name, every_s, seeds), "s"))
-        waits = [statistics.mean(simulate(name, every_s, seed)[0].waits_s) for seed in seeds]
+        rows.append(measured(f"{at}: makespan, {name}", _over(seeds, _makespan_s, name, every_s), "s"))
+        waits = _over(seeds, lambda run: statistics.mean(run.waits_s), name, every_s)
         rows.append(measured(f"{at}: mean wait, {name}", waits, "s"))
-    stdev = {name: _means(name, every_s, seeds, "cpu stdev") for name in _MAIN}
-    first = _makespans("firstfit", every_s, seeds)
+    stdev = {name: _over(seeds, _stdev, name, every_s) for name in _MAIN}
+    makespans = {
+        name: _over(seeds, _makespan_s, name, every_s) for name in ("firstfit", "value", "projected")
+    }
     return [
         *rows,
         ratio(f"{at}: cpu stdev, projected over value", stdev["projected"], stdev["value"], goal="<= 0.5"),
         ratio(f"{at}: cpu stdev, value over firstfit", stdev["value"], stdev["firstfit"], goal="<= 0.7"),
         *(
             ratio(
-                f"{at}: makespan, {name} over firstfit", _makespans(name, every_s, seeds), first, goal="<= 1"
+                f"{at}: makespan, {name} over firstfit", makespans[name], makespans["firstfit"], goal="<= 1"
             )
             for name in ("value", "projected")
         ),
@@ -172,7 +181,7 @@ def _together(seeds: range) -> list[Row]:
     for figure in ("cpu stdev", "cpu range", "memory stdev"):
         for other in ("firstfit", "loadave", "round_robin"):
             value, plain = (
-                [v for every_s in _EVERY_S for v in _means(name, every_s, seeds, figure)]
+                [v for every_s in _EVERY_S for v in _over(seeds, lambda run: run.mean(figure), name, every_s)]  # noqa: B023
                 for name in ("value", other)
             )
             what = f"L2: VALUE makes CPU and memory rise together: {figure}, value over {other}"
@@ -187,22 +196,18 @@ def _homes(seeds: range) -> list[Row]:
     shares = [_gpu_share(run) for run in runs]
     part = sum(machine.slots for machine in MACHINES if machine.gpus) / sum(each.slots for each in MACHINES)
     note = f"GPU nodes have {part:.3f} of all slots: with more of the jobs than that they are preferred"
+    goal = f"<= {part:.3f}"
     return [
         observed("L3: GPU jobs on nodes without GPU", wrong, "jobs", goal="<= 0", note="all runs"),
         measured("L3: other jobs on GPU nodes", shares, "share", note="they run anywhere; all policies"),
         *(
-            measured(
-                f"L3: other jobs on GPU nodes, {name}",
-                [_gpu_share(simulate(name, _EVERY_S[1], seed)[0]) for seed in seeds], "share",
-            )
+            measured(f"L3: other jobs on GPU nodes, {name}",
+                     _over(seeds, _gpu_share, name, _EVERY_S[1]), "share")
             for name in ("value", "value, job-aware", "projected, GPU nodes last")
         ),
         *(
-            measured(
-                f"L3: other jobs on GPU nodes, projected, 1 per {every_s:.0f} s",
-                [_gpu_share(simulate("projected", every_s, seed)[0]) for seed in seeds], "share",
-                goal=f"<= {part:.3f}", note=note,
-            )
+            measured(f"L3: other jobs on GPU nodes, projected, 1 per {every_s:.0f} s",
+                     _over(seeds, _gpu_share, "projected", every_s), "share", goal=goal, note=note)
             for every_s in _EVERY_S
         ),
         *_gpu_waits(seeds),
@@ -217,14 +222,14 @@ def _gpu_waits(seeds: range) -> list[Row]:
     """What jobs without GPU on GPU nodes cost those with: nothing, where no GPU waits for a slot."""
     rows = []
     for every_s in _EVERY_S[1:]:
-        waits = {
-            name: [_gpu_wait_s(simulate(name, every_s, seed)[0]) for seed in seeds]
-            for name in ("value", "projected")
-        }
         at = f"1 per {every_s:.0f} s"
-        rows += [measured(f"L3: mean wait of GPU jobs, {at}, {name}", waits[name], "s") for name in waits]
+        for name in ("value", "projected"):
+            waits = _over(seeds, _gpu_wait_s, name, every_s)
+            rows.append(measured(f"L3: mean wait of GPU jobs, {at}, {name}", waits, "s"))
     missed = [
-        simulate("projected", every_s, seed)[0].mean("gpus missed") for every_s in _EVERY_S for seed in seeds
+        each
+        for every_s in _EVERY_S
+        for each in _over(seeds, lambda run: run.mean("gpus missed"), "projected", every_s)
     ]
     what = "L3: GPUs idle while a GPU job waits, projected"
     return [*rows, observed(what, max(missed), "GPUs", goal="<= 0", note="most of all runs, time-mean")]
@@ -251,12 +256,11 @@ def _shorter(seeds: range) -> list[Row]:
     seeds = range(_BATCH_SEEDS * len(seeds))
     rows = []
     for n in _BATCHES:
-        first = _makespans("firstfit", 0.0, seeds, n)
+        first = _over(seeds, _makespan_s, "firstfit", 0.0, n_jobs=n)
         for name in ("value", "projected"):
-            pairs = [
-                ours / theirs for ours, theirs in zip(_makespans(name, 0.0, seeds, n), first, strict=True)
-            ]
-            last = [simulate(name, 0.0, seed, n)[0].last for seed in seeds]
+            own = _over(seeds, _makespan_s, name, 0.0, n_jobs=n)
+            pairs = [ours / theirs for ours, theirs in zip(own, first, strict=True)]
+            last = [simulate(name, 0.0, seed, n_jobs=n)[0].last for seed in seeds]
             on_gpu = sum(kind is not None and kind.gpus > 0 for kind in last)
             what = f"L5: shorter total execution time: {n} jobs at once, {name} over firstfit"
             note = (
@@ -284,10 +288,7 @@ def _heartbeats(seeds: range) -> list[Row]:
             gains = []
             for beat_s in _HEARTBEATS_S:
                 plain, with_it = (
-                    [
-                        simulate(each, 18.0, seed, heartbeat_s=beat_s, tells_end=ends)[0].mean("cpu stdev")
-                        for seed in seeds
-                    ]
+                    _over(seeds, _stdev, each, 18.0, heartbeat_s=beat_s, tells_end=ends)
                     for each in (without, name)
                 )
                 what = f"L6: gain by prediction, {name}, nodes report every {beat_s:.0f} s {told}"
@@ -306,10 +307,7 @@ def _bursts(seeds: range) -> list[Row]:
     for name, without in _TOLD:
         gains = []
         for burst in _BURSTS:
-            plain, told = (
-                [simulate(each, 18.0, seed, burst=burst)[0].mean("cpu stdev") for seed in seeds]
-                for each in (without, name)
-            )
+            plain, told = (_over(seeds, _stdev, each, 18.0, burst=burst) for each in (without, name))
             what = f"L6: gain by prediction, {name}, bursts of {burst}"
             note = (
                 f"cpu stdev without ({statistics.median(plain):.3f}) over with "
@@ -369,15 +367,9 @@ def claim_table(rows: Sequence[Row]) -> list[Mapping[str, object]]:
 def profiled_kinds() -> tuple[Kind, ...]:
     """The types of `torque_profiles`, equally frequent, with `_LONGER` times as much work each."""
     return tuple(
-        Kind(
-            profile.name,
-            1.0,
-            Load(profile.cpu_cores, profile.mem_bytes, profile.gpus_busy, profile.gpu_mem_bytes),
-            profile.runtime_s * _LONGER,
-            profile.ppn,
-            profile.gpus,
-        )
-        for profile in profiles()
+        Kind(each.name, 1.0, load, each.runtime_s * _LONGER, each.ppn, each.gpus)
+        for each in profiles()
+        for load in [Load(each.cpu_cores, each.mem_bytes, each.gpus_busy, each.gpu_mem_bytes)]
     )
 
 
@@ -388,10 +380,7 @@ def with_profiles(seeds: range) -> list[Row]:
     every_s = work_s / (0.5 * sum(machine.cores for machine in MACHINES))
     origins = ", ".join(f"{profile.name} {profile.origin}" for profile in profiles())
     note = f"{origins}; {_LONGER:.0f} times as long, 1 per {every_s:.1f} s"
-    stdev = {
-        name: [simulate(name, every_s, seed, kinds=kinds)[0].mean("cpu stdev") for seed in seeds]
-        for name in _MAIN
-    }
+    stdev = {name: _over(seeds, _stdev, name, every_s, kinds=kinds) for name in _MAIN}
     return [
         *(measured(f"profiles: cpu stdev, {name}", values, "", note=note) for name, values in stdev.items()),
         ratio("profiles: cpu stdev, projected over value", stdev["projected"], stdev["value"], note=note),

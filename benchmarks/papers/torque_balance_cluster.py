@@ -11,12 +11,16 @@ import math
 import random
 import statistics
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import simpy
 
-from torque_sched.core.decisions import Start
-from torque_sched.core.model import (
+from torque_sched.decide.context import NO_LOAD, Context, Load, Measured, PlacedLoad, Prediction, Predictions
+from torque_sched.decide.decide import decide, placed_loads
+from torque_sched.decide.settings import Settings
+from torque_sched.learn.ensemble import new_predictor
+from torque_sched.learn.predictors import Fingerprint
+from torque_sched.model.cluster import (
     GpuSlot,
     HostSlots,
     Job,
@@ -29,15 +33,10 @@ from torque_sched.core.model import (
     QueueName,
     Server,
 )
-from torque_sched.core.request import Chunk, Request
-from torque_sched.core.snapshot import Snapshot
-from torque_sched.core.states import JobState
-from torque_sched.policies.context import Context, Prediction, Predictions
-from torque_sched.policies.decide import decide, placed_loads
-from torque_sched.policies.load import NO_LOAD, Load, Measured, PlacedLoad
-from torque_sched.policies.predict.fingerprint import Fingerprint
-from torque_sched.policies.predict.registry import new_predictor
-from torque_sched.policies.settings import Settings
+from torque_sched.model.decisions import Start
+from torque_sched.model.request import Chunk, Request
+from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.states import JobState
 
 GIB = 1024.0**3
 _QUEUE = QueueName("batch")
@@ -334,21 +333,15 @@ class Cluster:
         self._note()
         host.advance(self._env.now)
         task.started_s, task.host = self._env.now, share.node
-        host.take(task, share.ppn, share.gpus)
+        host.take(task, share.slots, share.gpus)
         self._history.started(task.job)
         slots, gpus = host.slots[task.job.id], host.gpus[task.job.id]
-        task.job = Job(
-            task.job.id,
-            JobState.RUNNING,
-            _QUEUE,
-            task.job.request,
-            name=task.job.name,
-            user=task.job.user,
-            sequence=task.job.sequence,
-            qtime_s=task.job.qtime_s,
+        task.job = replace(
+            task.job,
+            state=JobState.RUNNING,
             start_s=self._env.now,
-            exec_host=tuple(HostSlots(share.node, slot, slot) for slot in slots),
-            exec_gpus=tuple(GpuSlot(share.node, index) for index in gpus),
+            allocated_slots=tuple(HostSlots(share.node, slot, slot) for slot in slots),
+            allocated_gpus=tuple(GpuSlot(share.node, index) for index in gpus),
         )
         self._trace.waits_s.append(self._env.now - task.job.queued_s)
         self._trace.homes.append((task.kind, share.node))

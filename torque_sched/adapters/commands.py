@@ -168,7 +168,7 @@ class _Child:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
         done: asyncio.Future[None] = loop.create_future()
-        room = [max_bytes]
+        left = [max_bytes]
 
         def read(fd: int, parts: list[bytes], *, keeps_all: bool) -> None:
             try:
@@ -182,9 +182,9 @@ class _Child:
                 if not self._fds and not done.done():
                     done.set_result(None)
             elif keeps_all:
-                room[0] -= len(data)
+                left[0] -= len(data)
                 parts.append(data)
-                if room[0] < 0 and not done.done():
+                if left[0] < 0 and not done.done():
                     done.set_exception(_too_much(self._name, max_bytes))
             elif sum(map(len, parts)) < _STDERR_BYTES:
                 parts.append(data)

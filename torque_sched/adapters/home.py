@@ -1,10 +1,15 @@
-"""The PBS home of a scheduler: its folder, who may write to it, and the lock that there is only one."""
+"""The PBS home of a scheduler: its folder, who may write to it, and the lock that there is only one.
+
+Root's rights are not used on files of an ordinary account (`act_as_owner`): who owns them could point them
+anywhere.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+import pwd
 import stat
 import struct
 from collections.abc import Iterator
@@ -111,12 +116,12 @@ class LockFile:
                 cure="stop it first, or name another home with -d",
             ) from error
         self._fd = fd
-        told = f"{os.getpid()}\n\0".encode("ascii")
+        content = f"{os.getpid()}\n\0".encode("ascii")
         # The rest is cut off afterwards, so that a full disk leaves the place that there is. Without any the
         # lock counts all the same, and the kernel tells whose it is.
         with suppress(OSError):
-            os.pwrite(fd, told, 0)
-            os.ftruncate(fd, len(told))
+            os.pwrite(fd, content, 0)
+            os.ftruncate(fd, len(content))
 
     def release(self) -> None:
         """Give it back; the file stays, as the C daemon's does."""
@@ -150,3 +155,30 @@ def pid_in(path: Path) -> int:
         return int(read_plain(path).decode("ascii").strip("\0\n "))
     except (OSError, ValueError):
         return 0
+
+
+def act_as_owner(folder: Path) -> None:
+    """Where root works in a folder of an ordinary account, go on as that account, for good.
+
+    Args:
+        folder: ``sched_priv``. The first element of its path that is an ordinary account's, a folder above or
+            a link also, tells whose it is. System accounts (uid up to 10) change nothing.
+    """
+    if os.geteuid() != 0:
+        return
+    with suppress(OSError):
+        for _, status in path_elements(folder):
+            if status.st_uid > HIGHEST_TRUSTED_UID:
+                _become(status.st_uid, status.st_gid)
+                return
+
+
+def _become(uid: int, gid: int) -> None:
+    try:
+        account = pwd.getpwuid(uid)
+        os.initgroups(account.pw_name, account.pw_gid)
+        gid = account.pw_gid
+    except KeyError:
+        os.setgroups([gid])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)

@@ -101,13 +101,13 @@ def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}"))
 
 
-def read_journal(place: Path) -> Iterator[dict[str, Any]]:
+def read_journal(place: Path) -> Iterator[dict[str, Any] | RecordError]:
     """Every whole line of a file, or of all files of a folder, oldest first.
 
-    A folder may be read while a daemon writes: an old file that it removes meanwhile is passed over.
+    A folder may be read while a daemon writes: an old file that it removes meanwhile is passed over. For a
+    line that is no JSON mapping an error comes that names file and line; the others go on.
 
     Raises:
-        RecordError: a line that is not the last is no JSON mapping; names file and line.
         OSError: it cannot be read.
     """
     if not place.is_dir():
@@ -120,7 +120,7 @@ def read_journal(place: Path) -> Iterator[dict[str, Any]]:
             continue
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _lines(path: Path) -> Iterator[dict[str, Any] | RecordError]:
     with open_plain(path) as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
@@ -128,12 +128,12 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             yield _mapping(line, f"{path}, line {number}")
 
 
-def _mapping(line: bytes, place: str) -> dict[str, Any]:
+def _mapping(line: bytes, place: str) -> dict[str, Any] | RecordError:
     try:
         record = json.loads(line)
         if isinstance(record, dict):
             return record
         why = "not a mapping"
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         why = str(error)
-    raise RecordError(f"{place}: {why}", cure="delete the line; the others are good")
+    return RecordError(f"{place}: {why}", cure="delete the line; the others are good")

@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from torque_sched.adapters.state_file import open_plain
-from torque_sched.core.texts import one_line
 from torque_sched.errors import StartupError
+from torque_sched.model.texts import one_line
 
 _OLD_LINE = re.compile(rb"^[0-9/]{10} [0-9:]{8};[0-9a-f]{4};", re.MULTILINE)
 _TAIL_BYTES = 4096

@@ -13,6 +13,7 @@ from torque_sched.extras import install_command
 _LATE_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 86400.0)
 """Bounds of how late, or how early, promised jobs start."""
 _BUCKETS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 120.0)
+_PHASE_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, *_BUCKETS_S)
 
 
 class Spans:
@@ -49,6 +50,8 @@ class Figures:
         self.waiting: Mapping[str, int] = {}
         """Jobs of the last cycle that wait, by reason."""
         self.cycle_s = Spans(_BUCKETS_S)
+        self.phases_s: dict[str, Spans] = {}
+        """Of the parts of cycles, by name."""
         self.n_promises = 0
         """Waiting jobs of the last cycle that have a promise."""
         self.promise_changes: dict[str, int] = {}
@@ -75,6 +78,11 @@ class Figures:
         for kind, number in starts.items():
             self.starts[kind] = self.starts.get(kind, 0) + number
         self.decisions, self.waiting = dict(decisions), dict(waiting)
+
+    def phases(self, took_s: Mapping[str, float]) -> None:
+        """How long each part of a cycle took."""
+        for name, each_s in took_s.items():
+            self.phases_s.setdefault(name, Spans(_PHASE_BUCKETS_S)).add(each_s)
 
     def promised(
         self, n_promises: int, changes: Mapping[str, int], errors_s: Iterable[tuple[float, float]]
@@ -187,6 +195,12 @@ def _cycles(figures: Figures) -> Any:
         "torque_sched_cycle_seconds", "Time of a cycle",
         buckets=figures.cycle_s.buckets(), sum_value=figures.cycle_s.sum_s,
     )  # fmt: skip
+    phases = HistogramMetricFamily(
+        "torque_sched_cycle_phase_seconds", "Time of a part of a cycle", labels=["phase"]
+    )
+    for name, spans in figures.phases_s.items():
+        phases.add_metric([name], buckets=spans.buckets(), sum_value=spans.sum_s)
+    yield phases
     yield CounterMetricFamily("torque_sched_decide_seconds", "Time spent deciding", figures.decide_sum_s)
 
 

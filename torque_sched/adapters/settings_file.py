@@ -104,7 +104,16 @@ def described(settings: BaseModel, indent: str = "") -> Iterator[str]:
             yield f"{indent}{name}:"
             yield from described(value, indent + "  ")
         else:
-            yield f"{indent}{name}: {json.dumps(values[name])}  # {entry.description}"
+            yield f"{indent}{name}: {json.dumps(_as_set(values[name]))}  # {entry.description}"
+
+
+def _as_set(value: Any) -> Any:
+    """A value without what is not set in the mappings within it."""
+    if isinstance(value, list):
+        return [_as_set(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _as_set(each) for key, each in value.items() if each is not None}
+    return value
 
 
 def complaints(error: ValidationError, model: type[BaseModel]) -> str:

@@ -35,7 +35,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def cancelled(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks until all are done; how they ended is not told."""
+    """Cancel tasks until all are done; how they ended is not reported."""
     left = {task for task in tasks if not task.done()}
     while left:
         for task in left:

@@ -137,20 +137,10 @@ def load_teller() -> Callable[[Any, Mapping[str, Any], int], Mapping[str, Any]]:
     """`answer_question`, with all that it needs imported."""
     for name in QUESTIONS:
         import_module(f"torque_sched.commands.{name}")
-    for name in (
-        "asked",
-        "openings",
-        "outlook",
-        "past",
-        "promised",
-        "replay",
-        "tables",
-        "node_facts",
-        "viewer",
-    ):
+    for name in ("explained", "outlook", "past", "promised", "replay", "tables", "viewer"):
         import_module(f"torque_sched.report.{name}")
-    import_module("torque_sched.policies.backfilling.show")
-    import_module("torque_sched.policies.explain")
+    import_module("torque_sched.batch.torque.asked")
+    import_module("torque_sched.decide.explain")
     return answer_question
 
 

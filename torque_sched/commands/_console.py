@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from torque_sched.core.texts import is_plain, one_line
+from torque_sched.model.texts import is_plain, one_line
 
 terminal_width: int | None = None
 """Columns of the terminal that somebody else's output is for; None: ours, or no terminal."""
@@ -21,8 +21,8 @@ def options_of(home: Path | None, config_file: Path | None, *, shadow: bool = Fa
     Raises:
         click.BadParameter: what was named is no folder; a host without one may still ask the server.
     """
-    from torque_sched.adapters.account import act_as_owner
-    from torque_sched.daemon.place import DEFAULT_HOME, Options, pbs_home
+    from torque_sched.adapters.home import act_as_owner
+    from torque_sched.daemon.paths import DEFAULT_HOME, Options, pbs_home
 
     place = pbs_home(home)
     if not place.is_dir() and (place != DEFAULT_HOME or place.exists()):

@@ -14,10 +14,10 @@ import click
 import yaml
 
 from torque_sched.adapters.settings_file import described
+from torque_sched.batch.connect import command_environment
+from torque_sched.batch.documents import plain
 from torque_sched.commands._console import options_of
-from torque_sched.commands.parse import plain
 from torque_sched.commands.serve import with_options
-from torque_sched.daemon.place import command_environment
 from torque_sched.errors import TorqueSchedError
 
 
@@ -47,9 +47,9 @@ def check_config(home: Path | None, config_file: Path | None, callers_file: Path
         click.echo(line)
     read = [name for name, _ in c_files.texts]
     click.echo(f"# of pbs_sched's files in {options.sched_priv}: {', '.join(read) or 'none'}")
-    for line in _told(in_force):
+    for line in _lines(in_force):
         click.echo(f"# {line}")
-    for warning in (*c_files.warnings, *_missing_commands(config.commands)):
+    for warning in (*c_files.warnings, *config.warnings(), *_missing_commands(config.commands)):
         click.echo(f"warning: {warning}", err=True)
 
 
@@ -62,9 +62,10 @@ def _missing_commands(folder: str) -> Iterator[str]:
             yield f"{name} is not {where}: set `commands` to the folder of Torque's commands"
 
 
-def _told(in_force: Any) -> Iterator[str]:
+def _lines(in_force: Any) -> Iterator[str]:
     """What schedules by now, in the words of our settings file."""
-    from torque_sched.policies.registry import BACKFILLS, ORDERS, PLACEMENTS
+    from torque_sched.decide.settings import BACKFILLS, ORDERS, PLACEMENTS
+    from torque_sched.decide.throttling import QosOrder
 
     names = {made: name for table in (ORDERS, PLACEMENTS, BACKFILLS) for name, made in table.items()}
     is_always = in_force.prime == in_force.non_prime
@@ -73,6 +74,7 @@ def _told(in_force: Any) -> Iterator[str]:
         yield f"in force in {when} time:" if when else "in force:"
         for key in ("order", "placement", "backfill", "queues"):
             policy = getattr(settings, key)
+            policy = policy.order if isinstance(policy, QosOrder) else policy
             name = names.get(type(policy))
             values = {**({"name": name} if name else {}), **plain(policy)}
             words = yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=math.inf)

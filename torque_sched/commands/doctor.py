@@ -26,9 +26,9 @@ def doctor(home: Path | None, config_file: Path | None, port: int | None) -> Non
 
     Nothing is changed; only pbsnodes and qstat are run.
     """
-    from torque_sched.adapters.account import act_as_owner
+    from torque_sched.adapters.home import act_as_owner
     from torque_sched.daemon.checks import Level, examine
-    from torque_sched.daemon.place import Options, pbs_home
+    from torque_sched.daemon.paths import Options, pbs_home
 
     is_wrong = False
     options = Options(pbs_home(home), config_file=config_file, port=port)

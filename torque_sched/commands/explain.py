@@ -28,7 +28,7 @@ def tell(picture: Any, asked: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: there is no such one.
     """
-    from torque_sched.core.model import Job
+    from torque_sched.model.cluster import Job
     from torque_sched.report.picture import find
 
     found = find(picture.snapshot, asked["name"], picture.viewer)
@@ -56,10 +56,10 @@ def _explain_job(picture: Any, job: Any) -> None:
 
 def show_explanation(picture: Any, job: Any) -> None:
     """Print decision, prediction and every node's verdict for a job, also for one that does not exist."""
-    from torque_sched.core.texts import one_line
-    from torque_sched.policies.explain import explain as explain_job
+    from torque_sched.decide.explain import explain as explain_job
+    from torque_sched.model.texts import one_line
+    from torque_sched.report.explained import share_lines
     from torque_sched.report.replay import words
-    from torque_sched.report.shares import share_lines
     from torque_sched.report.tables import evidence_table, job_line, verdict_table
 
     console = out()
@@ -83,7 +83,7 @@ def show_explanation(picture: Any, job: Any) -> None:
 
 
 def _explain_node(picture: Any, node: Any) -> None:
-    from torque_sched.report.node_facts import node_facts
+    from torque_sched.report.explained import node_facts
     from torque_sched.report.tables import table
 
     console = out()

@@ -22,7 +22,7 @@ from torque_sched.daemon.packaging import (
     record_of,
     undo,
 )
-from torque_sched.daemon.place import pbs_home
+from torque_sched.daemon.paths import pbs_home
 from torque_sched.errors import TorqueSchedError
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -76,7 +76,7 @@ def install(
         shim, unit = None if no_shim else _sbin(sbin), None if no_unit else _units(units)
         steps = plan(place, shim, unit, user, record=record)
         for step in steps:
-            click.echo(("" if act == "apply" else "would ") + step.told)
+            click.echo(("" if act == "apply" else "would ") + step.done)
         if not steps:
             click.echo("nothing to do")
         elif act == "apply":

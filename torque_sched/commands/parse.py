@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import codecs
-import dataclasses
-import enum
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 import click
 
+from torque_sched.batch.documents import plain
+from torque_sched.batch.torque.parse.accounting import parse_accounting
+from torque_sched.batch.torque.parse.pbsnodes import parse_pbsnodes
+from torque_sched.batch.torque.parse.qmgr import parse_qmgr
+from torque_sched.batch.torque.parse.qstat import parse_jobs, parse_queues, parse_server
+from torque_sched.batch.torque.parse.records import Parsed, utf8_bytes
 from torque_sched.errors import DocumentError
-from torque_sched.parse.accounting import parse_accounting
-from torque_sched.parse.pbsnodes import parse_pbsnodes
-from torque_sched.parse.qmgr import parse_qmgr
-from torque_sched.parse.qstat import parse_jobs, parse_queues, parse_server
-from torque_sched.parse.records import Parsed
 
 
 @click.command()
@@ -30,7 +28,7 @@ def parse(form: str, file: BinaryIO, as_json: bool) -> None:
     FORM says which command printed it; XML and text, jobs, queues (qstat -Q -f) and the server
     (qstat -B -f) are recognised. Exit code 1 when a record or the whole output is damaged.
     """
-    data = file.read().removeprefix(codecs.BOM_UTF8)
+    data = utf8_bytes(file.read())
     try:
         parsed = _FORMS[form](data)
     except DocumentError as error:
@@ -99,21 +97,6 @@ def _report(form: str, parsed: Parsed[Any]) -> dict[str, Any]:
         "damaged": [str(problem) for problem in parsed.problems],
         "items": [plain(item) for item in parsed.items],
     }
-
-
-def plain(value: Any) -> Any:
-    """A value of the model as what JSON can hold: enums by value, sets sorted, classes as objects."""
-    if isinstance(value, enum.Enum):
-        return value.value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(member) for key, member in value.items()}
-    if isinstance(value, frozenset):
-        return sorted(plain(member) for member in value)
-    if isinstance(value, tuple):
-        return [plain(member) for member in value]
-    return value
 
 
 def _line(item: Any) -> str:

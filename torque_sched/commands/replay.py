@@ -16,7 +16,10 @@ from torque_sched.errors import TorqueSchedError
 @click.option("--keep", type=click.Path(path_type=Path), metavar="FILE",
               help="Write cycles that differ: a small journal for a test or a bug report.")  # fmt: skip
 def replay(journal: Path, number: int | None, keep: Path | None) -> None:
-    """Decide every cycle of JOURNAL (a file, or a folder of them) again. Exit code 1: some differ."""
+    """Decide every cycle of JOURNAL (a file, or a folder of them) again.
+
+    Exit code 1: some differ or are damaged.
+    """
     import json
 
     from torque_sched.daemon.journal_form import read_journal
@@ -24,8 +27,10 @@ def replay(journal: Path, number: int | None, keep: Path | None) -> None:
 
     n_cycles = n_decisions = 0
     kept: list[str] = []
+    damaged: list[TorqueSchedError] = []
     try:
-        chosen = (each for each in read_journal(journal) if number is None or each.number == number)
+        cycles = read_journal(journal, damaged.append)
+        chosen = (each for each in cycles if number is None or each.number == number)
         for each in replayed(chosen):
             n_cycles += 1
             n_decisions += len(each.cycle.decisions)
@@ -38,8 +43,11 @@ def replay(journal: Path, number: int | None, keep: Path | None) -> None:
     except (TorqueSchedError, OSError) as error:
         click.echo(f"torque-sched replay: {error}", err=True)
         sys.exit(1)
-    click.echo(f"{n_cycles} cycles with {n_decisions} decisions, {len(kept)} cycles differ")
+    for damage in damaged:
+        click.echo(f"torque-sched replay: {damage}", err=True)
+    left_out = f", {len(damaged)} damaged and left out" if damaged else ""
+    click.echo(f"{n_cycles} cycles with {n_decisions} decisions, {len(kept)} cycles differ{left_out}")
     if keep is not None and kept:
         keep.write_text("".join(kept), encoding="utf-8")
-    if kept:
+    if kept or damaged:
         sys.exit(1)

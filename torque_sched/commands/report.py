@@ -28,13 +28,13 @@ def report(
     html: Path | None,
 ) -> None:  # fmt: skip
     """Tell of the last DAYS, or write a page that needs no other file and names no other address."""
+    from torque_sched.batch.connect import server_host
     from torque_sched.daemon.config import read_config
-    from torque_sched.daemon.place import server_host
     from torque_sched.daemon.shadow import read_report, words_of
-    from torque_sched.learning.store import Store
+    from torque_sched.learn.store import Store
     from torque_sched.report.page import page
     from torque_sched.report.picture import history_file
-    from torque_sched.report.summary import summarise, told_of
+    from torque_sched.report.summary import lines_of, summarise
 
     options = options_of(home, config_file, shadow=shadow)
     now_s = time.time()
@@ -55,5 +55,5 @@ def report(
     promises = f", {len(summary.outcomes)} guaranteed starts" if summary.outcomes else ""
     what = f"{days:g} days" if html is None else str(html)
     click.echo(f"{what}: {len(summary.jobs)} jobs, {len(summary.balance)} moments{promises}")
-    for line in (*(told_of(summary) if html is None else ()), *beside):
+    for line in (*(lines_of(summary) if html is None else ()), *beside):
         click.echo(f"  {line}")

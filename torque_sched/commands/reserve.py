@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -74,20 +75,18 @@ def _check(asked: dict[str, Any]) -> None:
 
 
 def _make(options: Any, asked: dict[str, Any]) -> None:
-    from torque_sched.adapters.pbs import look_once
+    from torque_sched.batch.connect import look_once
     from torque_sched.commands._console import notes
     from torque_sched.daemon.config import read_config
-    from torque_sched.daemon.place import command_environment
-    from torque_sched.learning.reservations import KeptReservation, Reservations
+    from torque_sched.learn.reservations import KeptReservation, Reservations
     from torque_sched.report.booking import chosen_nodes, running_into, span_of
     from torque_sched.report.picture import history_file
 
     config = read_config(options.config)
-    environment = command_environment(config.commands)
-    snapshot = look_once(environment, config.query_timeout_s, notes("reserve")).snapshot
+    snapshot = look_once(config.server(options.home), notes("reserve")).snapshot
     now_s = time.time()
     start_s, end_s = span_of(asked["start"], asked["end"] or "", asked["length"] or "", now_s)
-    fixed = tuple(each.value() for each in config.reservations)
+    fixed = (*(each.value() for each in config.reservations), *config.standing_during(start_s, end_s))
     reservations = Reservations.open(history_file(options, config))
     try:
         others = (*fixed, *(each.value() for each in reservations.live(now_s)))
@@ -123,26 +122,33 @@ def _free_name(taken: set[str]) -> str:
 
 def _list(options: Any, asked: dict[str, Any]) -> None:
     from torque_sched.commands._console import out
+    from torque_sched.daemon.config import read_config
     from torque_sched.report.tables import table
 
     found = _kept(options)
+    config = read_config(options.config)
+    standing = {each.name: each.value().when for each in config.standing_reservations}
     if asked["as_json"]:
-        click.echo(json.dumps([_document(each) for each in found], indent=1))
+        shown = [(each, "" if each.made_s else standing.get(each.name, "")) for each in found]
+        documents = [{**_document(each), **({"again": again} if again else {})} for each, again in shown]
+        click.echo(json.dumps(documents, indent=1))
         return
     made = table("name", "when", "for", ">nodes", "which", "made by")
     for each in found:
+        again = f"; {standing[each.name]}" if each.name in standing and not each.made_s else ""
         names = ",".join(sorted(each.nodes))
         by = "settings" if not each.made_s else each.made_by or "?"
         held = " (held, not committed)" if each.lease_until_s is not None else ""
-        made.add_row(each.name, _when(each) + held, _whom(each), str(len(each.nodes)), names, by)
+        made.add_row(each.name, _when(each) + again + held, _whom(each), str(len(each.nodes)), names, by)
     out().print(made if found else "nothing is reserved", markup=False)
 
 
 def _kept(options: Any) -> list[Any]:
     """Those of the settings and of the file, soonest first."""
     from torque_sched.daemon.config import read_config
-    from torque_sched.learning.reservations import KeptReservation
-    from torque_sched.learning.store import Store
+    from torque_sched.daemon.standing_reservations import BEYOND_S
+    from torque_sched.learn.reservations import KeptReservation
+    from torque_sched.learn.store import Store
     from torque_sched.report.picture import history_file
 
     config = read_config(options.config)
@@ -154,6 +160,10 @@ def _kept(options: Any) -> list[Any]:
         for each in config.reservations
         if each.end_s > now_s
     ]
+    for standing in config.standing_reservations:
+        # Of each its present or next time.
+        times = standing.value().during(now_s, now_s + BEYOND_S)
+        found += [KeptReservation(e.name, e.nodes, e.start_s, e.end_s, e.users) for e in islice(times, 1)]
     path = history_file(options, config)
     if path.exists():
         with Store.looked_at(path) as store:
@@ -163,12 +173,13 @@ def _kept(options: Any) -> list[Any]:
 
 def _delete(options: Any, asked: dict[str, Any]) -> None:
     from torque_sched.daemon.config import read_config
-    from torque_sched.learning.reservations import Reservations
+    from torque_sched.learn.reservations import Reservations
     from torque_sched.report.picture import history_file
 
     config, name = read_config(options.config), asked["deleted"]
-    if any(each.name == name for each in config.reservations):
-        raise ConfigError(f"{name!r} stands in the settings", cure="take it out of `reservations` there")
+    for key in ("reservations", "standing_reservations"):
+        if any(each.name == name for each in getattr(config, key)):
+            raise ConfigError(f"{name!r} stands in the settings", cure=f"take it out of `{key}` there")
     path = history_file(options, config)
     is_gone = False
     if path.exists():

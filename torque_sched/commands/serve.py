@@ -61,13 +61,13 @@ def _show_version(context: click.Context, _: click.Parameter, is_wanted: bool) -
 @click.argument("ignored", nargs=-1, metavar="")
 def serve(home: Path | None, daemonize: bool, ignored: tuple[str, ...], **given: Any) -> None:
     """Schedule in pbs_sched's place (or, with --shadow, beside it)."""
-    from torque_sched.daemon.place import Options, pbs_home
+    from torque_sched.daemon.paths import Options, pbs_home
 
     if ignored:
         click.echo(f"pbs_sched: ignored, as by the C daemon: {' '.join(ignored)}", err=True)
 
     if daemonize:
-        from torque_sched.daemon.process_name import be_called
+        from torque_sched.daemon.process import be_called
 
         be_called(sys.argv[0] if Path(sys.argv[0]).name == "pbs_sched" else "pbs_sched", sys.argv[1:])
     is_again = os.environ.pop("TORQUE_SCHED_AGAIN", "") == "1"
@@ -82,7 +82,7 @@ def _absolute(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(options: Any) -> int:
-    from torque_sched.daemon.background import into_background
+    from torque_sched.daemon.process import into_background
     from torque_sched.daemon.startup import prepare, run
 
     try:

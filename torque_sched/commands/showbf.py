@@ -33,9 +33,9 @@ def tell(picture: Any, asked: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: the length is none.
     """
-    from torque_sched.core.units import duration_s
-    from torque_sched.policies.backfilling.show import showbf as free_nodes
-    from torque_sched.report.openings import document, openings, openings_table
+    from torque_sched.decide.explain import showbf as free_nodes
+    from torque_sched.model.units import duration_s
+    from torque_sched.report.tables import document, openings, openings_table
 
     least_s = _length_s(asked["walltime"], duration_s)
     now_s = picture.snapshot.now_s

@@ -43,7 +43,7 @@ def showstart(home: Path | None, config_file: Path | None, **asked: Any) -> None
         _refuse("name a JOB, or --submit a request", "for example --submit nodes=2:ppn=4")
     if asked["job"] is not None and asked["walltime"]:
         _refuse("--walltime goes with --submit", "a job that is queued has its own")
-    from torque_sched.report.asked import joined
+    from torque_sched.batch.torque.asked import joined
 
     try:
         submit = joined(asked["submit"], asked["walltime"]) if asked["submit"] else ""
@@ -77,8 +77,8 @@ def tell(picture: Any, asked: Mapping[str, Any]) -> None:
 
 
 def _meant(picture: Any, job: str | None, asked: Mapping[str, Any]) -> Any:
-    from torque_sched.core.model import Job
-    from torque_sched.report.asked import asked_job, note_on
+    from torque_sched.batch.torque.asked import asked_job, note_on
+    from torque_sched.model.cluster import Job
     from torque_sched.report.picture import find
 
     if job is not None:

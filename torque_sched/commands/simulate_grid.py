@@ -15,9 +15,8 @@ import click
 from torque_sched.errors import TorqueSchedError
 
 if TYPE_CHECKING:
-    from torque_sched.sim.grid.layout import Layout
-    from torque_sched.sim.grid.metrics import GridFigures
-    from torque_sched.sim.grid.outcome import GridRun
+    from torque_sched.grid.simulate.figures import GridFigures
+    from torque_sched.grid.simulate.simulator import GridRun, Layout
 
 _MODES = ("home", "search", "coallocate")
 _NUMBER = click.FloatRange(min=0)
@@ -64,17 +63,14 @@ def simulate_grid(**given: Any) -> None:
 
 
 def _simulated(given: dict[str, Any]) -> list[str]:
-    from torque_sched.core.grid.formulas import SplitCost
-    from torque_sched.core.grid.model import Mode
-    from torque_sched.sim.grid.check import problems
-    from torque_sched.sim.grid.layout import parse_layout
-    from torque_sched.sim.grid.metrics import figures_of
-    from torque_sched.sim.grid.simulator import GridSettings
-    from torque_sched.sim.workload import Choice, Overrun, read_trace, workload_of
+    from torque_sched.grid.search import Mode, SplitCost
+    from torque_sched.grid.simulate.figures import figures_of, problems
+    from torque_sched.grid.simulate.simulator import GridSettings, parse_layout
+    from torque_sched.simulate.workload import LogSelection, Overrun, read_trace, workload_of
 
     layout = parse_layout(given["sites"])
     cost = SplitCost(given["formula"], given["p"], given["max_blocks"], given["gain"])
-    choice = Choice(min(map(sum, layout)), Overrun.EXTEND, given["max_jobs"], given["cap_width"])
+    choice = LogSelection(min(map(sum, layout)), Overrun.EXTEND, given["max_jobs"], given["cap_width"])
     jobs = workload_of(read_trace(given["trace"]), choice).jobs
     faults: list[str] = []
     found: dict[str, tuple[GridFigures, GridRun]] = {}
@@ -93,10 +89,10 @@ def _simulated(given: dict[str, Any]) -> list[str]:
 
 def _run(settings: Any, streams: Any, delay_s: float, progress: Callable[[int], None]) -> GridRun:
     if not delay_s:
-        from torque_sched.sim.grid.simulator import simulate_grid as simulate
+        from torque_sched.grid.simulate.simulator import simulate_grid as simulate
 
         return simulate(settings, streams, progress=progress)
-    from torque_sched.sim.grid.messages import LinkSettings, simulate_messages
+    from torque_sched.grid.simulate.messages import LinkSettings, simulate_messages
 
     return simulate_messages(settings, streams, LinkSettings(delay_s))
 

@@ -23,15 +23,15 @@ _FILE = click.Path(path_type=Path)
 @click.pass_context
 def site(context: click.Context, home: Path | None, config_file: Path | None) -> None:
     """Link this Torque with those of other sites: jobs run there, or as blocks at several at once."""
-    from torque_sched.daemon.place import pbs_home
-    from torque_sched.site.places import DEFAULT_NAME
+    from torque_sched.daemon.paths import pbs_home
+    from torque_sched.grid.site.site_files import DEFAULT_NAME
 
     place = pbs_home(home)
     context.obj = (place, config_file or place / "sched_priv" / DEFAULT_NAME)
 
 
 def _config(context: click.Context) -> tuple[Path, Any]:
-    from torque_sched.site.config import read_site_config
+    from torque_sched.grid.site.config import read_site_config
 
     home, path = context.obj
     return home, read_site_config(path)
@@ -51,8 +51,8 @@ def _serve(context: click.Context, dry_run: bool) -> None:
     """Serve until SIGTERM. Exit code 0: ended on request; 2: wrong settings; 3: could not start; 4:
     something hung at the end, see the log.
     """
-    from torque_sched.site.service import dry_run as try_out
-    from torque_sched.site.service import serve as run
+    from torque_sched.grid.site.service import dry_run as try_out
+    from torque_sched.grid.site.service import serve as run
 
     try:
         home, config = _config(context)
@@ -72,7 +72,7 @@ def _serve(context: click.Context, dry_run: bool) -> None:
 @click.pass_context
 def _check_config(context: click.Context) -> None:
     """Print the settings in effect and try every file they name. Exit code 2: it would not start."""
-    from torque_sched.site.checks import check_files
+    from torque_sched.grid.site.site_files import check_files
 
     try:
         home, config = _config(context)
@@ -84,7 +84,7 @@ def _check_config(context: click.Context) -> None:
 
 
 def _state(context: click.Context) -> dict[str, Any]:
-    from torque_sched.site.checks import read_state
+    from torque_sched.grid.site.site_files import read_state
 
     home, config = _config(context)
     return read_state(home, config)

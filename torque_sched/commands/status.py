@@ -92,7 +92,7 @@ def _show(picture: Any) -> None:
 
 
 def _document(picture: Any) -> dict[str, Any]:
-    from torque_sched.learning.balance import unused_gpus
+    from torque_sched.learn.samples import unused_gpus
 
     snapshot, state = picture.snapshot, picture.state
     return {
@@ -103,12 +103,12 @@ def _document(picture: Any) -> dict[str, Any]:
         "trouble": list(picture.troubles),
         "nodes": {"all": len(snapshot.nodes), "up": sum(node.is_up for node in snapshot.nodes)},
         "slots": {
-            "all": sum(node.np for node in snapshot.nodes if node.is_up),
+            "all": sum(node.slots for node in snapshot.nodes if node.is_up),
             "used": sum(node.slots_used for node in snapshot.nodes if node.is_up),
         },
         "gpus": {
             "all": sum(node.gpus for node in snapshot.nodes if node.is_up),
-            "held": sum(len(job.exec_gpus) for job in snapshot.running),
+            "held": sum(len(job.allocated_gpus) for job in snapshot.running),
             "held_not_used": [list(each) for each in unused_gpus(snapshot)],
         },
         "jobs": {"running": len(snapshot.running), "queued": len(snapshot.queued)},

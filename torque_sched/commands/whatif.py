@@ -32,7 +32,7 @@ from torque_sched.errors import ConfigError
 @click.option("--queue", default="", help="[the server's default]")
 def whatif(home: Path | None, config_file: Path | None, **asked: Any) -> None:
     """Say what would become of a job; nothing is submitted."""
-    from torque_sched.report.asked import joined
+    from torque_sched.batch.torque.asked import joined
 
     try:
         submit = joined(asked["submit"], asked.pop("walltime"))
@@ -48,7 +48,7 @@ def tell(picture: Any, asked: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: the request cannot be read.
     """
-    from torque_sched.report.asked import asked_job, note_on
+    from torque_sched.batch.torque.asked import asked_job, note_on
 
     user = picture.viewer.user(asked["user"])
     job = asked_job(picture.snapshot, asked["submit"], user=user, name=asked["name"], queue=asked["queue"])

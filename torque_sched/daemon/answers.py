@@ -31,13 +31,13 @@ from torque_sched.adapters.answer_socket import (
     peer_uid,
 )
 from torque_sched.adapters.waiting import within
-from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.config import Config
-from torque_sched.daemon.process_name import be_called
+from torque_sched.daemon.process import be_called
+from torque_sched.decide.context import Context, PendingStart
+from torque_sched.decide.settings import Settings
 from torque_sched.errors import StartupError
-from torque_sched.learning import History
-from torque_sched.policies.context import Context, PendingStart
-from torque_sched.policies.settings import Settings
+from torque_sched.learn import History
+from torque_sched.model.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 

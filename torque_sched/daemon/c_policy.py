@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torque_sched.adapters.state_file import read_plain
-from torque_sched.daemon.config import Config
-from torque_sched.errors import ConfigError
-from torque_sched.parse.sched_config import (
+from torque_sched.batch.torque.parse.sched_config import (
     CPolicy,
     Holidays,
     ResourceGroup,
@@ -21,11 +19,13 @@ from torque_sched.parse.sched_config import (
     parse_resource_group,
     parse_sched_config,
 )
-from torque_sched.policies.backfill import PlanningBackfill
-from torque_sched.policies.context import Window
-from torque_sched.policies.decide import planner
-from torque_sched.policies.registry import new_backfill, new_order, new_placement
-from torque_sched.policies.settings import Settings
+from torque_sched.daemon.config import Config
+from torque_sched.decide.backfill.aged import AgedReservations
+from torque_sched.decide.context import Window
+from torque_sched.decide.decide import planner
+from torque_sched.decide.settings import Settings, new_backfill, new_order, new_placement
+from torque_sched.decide.throttling import QosOrder
+from torque_sched.errors import ConfigError
 
 FILES = ("sched_config", "holidays", "dedicated_time", "resource_group")
 """What is read in ``sched_priv``, all of it optional."""
@@ -114,7 +114,7 @@ class SettingsInForce:
         sched = files.sched or SchedConfig()
         self.prime = _settings(config, files, sched.prime)
         self.non_prime = _settings(config, files, sched.non_prime)
-        if any(isinstance(each.backfill, PlanningBackfill) for each in (self.prime, self.non_prime)):
+        if any(each.backfill.ahead is not None for each in (self.prime, self.non_prime)):
             planner()
 
     def at(self, now_s: float) -> Settings:
@@ -133,14 +133,18 @@ def _settings(config: Config, files: CFiles, policy: CPolicy) -> Settings:
             dedicated_prefix=queues.dedicated_prefix or files.sched.dedicated_prefix,
             strict=queues.strict or policy.strict_fifo,
         )
+    throttling, order = config.throttling_rules(), _order(config, files, policy)
+    if any(qos.priority for qos in throttling.qos.values()):
+        order = QosOrder(order, throttling)
     return Settings(
-        order=_order(config, files, policy),
+        order=order,
         placement=_made(new_placement, config.placement.name, config.placement.values),
         backfill=_backfill(config, files, policy),
         nodes=nodes,
         gpus=gpus,
         memory=memory,
         queues=queues,
+        throttling=throttling,
         max_starts=config.max_starts,
         words_of_c=config.pbs_sched_reasons_only,
     )
@@ -161,7 +165,7 @@ def _order(config: Config, files: CFiles, policy: CPolicy) -> Any:
     if sched is None or (is_fair and policy.strict_fifo):
         return _made(new_order, "fcfs", {})
     if is_fair:
-        from torque_sched.policies.fair_share import Share
+        from torque_sched.decide.fair_share import Share
 
         shares = tuple(Share(each.name, each.shares, each.parent) for each in files.groups)
         values: dict[str, Any] = {
@@ -180,13 +184,14 @@ def _order(config: Config, files: CFiles, policy: CPolicy) -> Any:
 def _backfill(config: Config, files: CFiles, policy: CPolicy) -> Any:
     starve_s = files.sched.max_starve_s if files.sched is not None else None
     if config.backfill is not None:
-        told = {"max_starve_s": starve_s} if starve_s and config.backfill.name == "drain" else {}
-        return _made(new_backfill, config.backfill.name, {**told, **config.backfill.values})
+        values = {"max_starve_s": starve_s} if starve_s and config.backfill.name == "drain" else {}
+        return _made(new_backfill, config.backfill.name, {**values, **config.backfill.values})
     if files.sched is not None and not policy.help_starving_jobs:
         return _made(new_backfill, "none", {})
     # `help_starving_jobs` drains the cluster for a starving job; keeping nodes for it does the same with
     # less left idle. Who wants the former sets `backfill: drain`.
-    return _made(new_backfill, "aged", {"after_s": starve_s} if starve_s else {})
+    aged = AgedReservations()
+    return replace(aged, after_s=starve_s) if starve_s else aged
 
 
 def _made(make: Any, name: str, values: dict[str, Any]) -> Any:

@@ -14,21 +14,26 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from torque_sched.adapters.agreement import Differences, in_words
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.home import check_folder, holder_of
-from torque_sched.adapters.pbs import Look, Pbs, look_once
-from torque_sched.adapters.transport import disagreement
-from torque_sched.core.model import Server
-from torque_sched.core.snapshot import Snapshot
-from torque_sched.core.states import NodeState
+from torque_sched.batch.connect import (
+    command_environment,
+    look_once,
+    server_by_commands,
+    server_by_protocol,
+    server_host,
+)
+from torque_sched.batch.system import Look
+from torque_sched.batch.torque.agreement import Differences, in_words
+from torque_sched.batch.torque.event_port import addresses_of
+from torque_sched.batch.torque.transport import disagreement
 from torque_sched.daemon.c_policy import CFiles, SettingsInForce, read_c_files
-from torque_sched.daemon.clocks import clock_text
 from torque_sched.daemon.config import Config, read_config
-from torque_sched.daemon.event_port import addresses_of
-from torque_sched.daemon.place import Options, command_environment, server_host, this_user
-from torque_sched.daemon.server import native_server
+from torque_sched.daemon.paths import Options, this_user
 from torque_sched.errors import SnapshotError, TorqueSchedError
+from torque_sched.model.cluster import Server
+from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.states import NodeState
 
 _NEEDED = ("pbsnodes", "qstat", "qrun", "qalter")
 _USEFUL = ("qdel", "qmgr")
@@ -76,7 +81,7 @@ def _wrong(what: str, text: str, cure: str) -> Check:
 
 
 def examine(options: Options, note: Callable[[str], None]) -> Iterator[Check]:
-    """Every check, as far as the ones before let it be made; ``note`` is told when a command takes long."""
+    """Every check, as far as the ones before let it be made; ``note`` is called when a command takes long."""
     config, c_files = Config(), CFiles()
     yield _folder(options)
     try:
@@ -180,7 +185,7 @@ def _is_taken(address: str, port: int) -> bool:
 
 def _cluster(options: Options, config: Config, note: Callable[[str], None]) -> Iterator[Check]:
     try:
-        look = look_once(command_environment(config.commands), config.query_timeout_s, note)
+        look = look_once(config.server(options.home), note)
     except TorqueSchedError as error:
         yield _wrong("snapshot", error.message, error.cure.replace("USER@HOST", this_user()))
         return
@@ -219,9 +224,9 @@ def transport_check(options: Options, config: Config) -> Check:
 
 
 async def _compared(options: Options, config: Config) -> Differences:
-    commands = Commands(command_environment(config.commands))
-    by_commands = Pbs(commands, time.time, query_timeout_s=config.query_timeout_s)
-    native = native_server(options.home, config, by_commands, time.time)
+    server = config.server(options.home)
+    by_commands = server_by_commands(server, server.new_commands(), time.time)
+    native = server_by_protocol(server, by_commands, time.time)
     try:
         return (await disagreement(native, by_commands))[0]
     finally:
@@ -269,8 +274,8 @@ def _clock(look: Look) -> Check:
     seen = [node.status.rectime_s for node in look.snapshot.nodes if node.status and node.status.rectime_s]
     if not seen:
         return _warning("clock", "no node has reported yet", "are the moms running?")
-    if text := clock_text(look.clock_ahead_s):
-        return _warning("clock", text, "run chrony or ntpd on both")
+    if look.clock_text:
+        return _warning("clock", look.clock_text, "run chrony or ntpd on both")
     return _ok("clock", f"newest report {look.snapshot.now_s - max(seen):.0f} s old")
 
 

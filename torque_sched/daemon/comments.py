@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
-from torque_sched.core.decisions import Decision, Hold, Reserve, Start
-from torque_sched.core.model import Job, JobId
-from torque_sched.core.reasons import Reason, run_failure_comment
-from torque_sched.core.snapshot import Snapshot
-from torque_sched.core.states import JobState
+from torque_sched.model.cluster import Job, JobId
+from torque_sched.model.decisions import Decision, Hold, Reserve, Start
+from torque_sched.model.reasons import Reason, run_failure_comment
+from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.states import JobState
 
 IDS_PER_CALL = 2000
 """Far below the kernel's limit for an argument list: an id takes at most some 100 bytes."""
@@ -83,10 +83,10 @@ class Renewal:
             text: the one it is to have, which differs in figures only.
             left_s: until the planned start.
         """
-        told, now = _moments(present), _moments(text)
-        if not told or len(told) != len(now):
+        before, now = _moments(present), _moments(text)
+        if not before or len(before) != len(now):
             return 0.0
-        moves_s = [(new - was).total_seconds() for was, new in zip(told, now, strict=True)]
+        moves_s = [(new - was).total_seconds() for was, new in zip(before, now, strict=True)]
         return max(map(abs, moves_s)) / max(left_s - moves_s[0], 1.0)
 
 
@@ -108,9 +108,9 @@ def plain_comment(text: str) -> str:
 
 
 def with_an_old_comment(snapshot: Snapshot) -> list[Job]:
-    """Jobs that were held, or put off, after a scheduler had told them something else.
+    """Jobs that were held, or put off, after a scheduler had written something else.
 
-    Those never told anything are left out: their state says it, and there may be thousands. So is a job held
+    Those without a comment are left out: their state says it, and there may be thousands. So is a job held
     without a hold type, for any change may make the server queue it.
     """
     return [
@@ -142,7 +142,7 @@ class CommentPlan:
         failure_text: Callable[[JobId], str],
         started_comment: Callable[[float], str],
     ) -> list[CommentCall]:
-        """What is to be written: newly started jobs first, then those never told anything, the newest first.
+        """What is to be written: newly started jobs first, then those without a comment, the newest first.
 
         Last come those whose figures alone are renewed, as far as `Renewal` lets them.
 
@@ -174,10 +174,10 @@ class CommentPlan:
             del self._written_s[gone]
         for text, job in self._renewed(renewed, snapshot.now_s):
             others.setdefault(text, []).append(job)
-        told = (*groups.items(), *((text, jobs[::-1]) for text, jobs in untold.items()), *others.items())
+        calls = (*groups.items(), *((text, jobs[::-1]) for text, jobs in untold.items()), *others.items())
         return [
             CommentCall(text, tuple(jobs[at : at + IDS_PER_CALL]))
-            for text, jobs in told
+            for text, jobs in calls
             for at in range(0, len(jobs), IDS_PER_CALL)
         ]
 
@@ -216,8 +216,8 @@ def _of_started(
         groups.setdefault(started_comment(started_s), []).append(job)
     # Started in a cycle, or by a daemon, that ended before it could say so.
     for running in snapshot.running:
-        is_told = running.comment and not running.comment.startswith(_WAITING)
-        if running.state is JobState.RUNNING and not is_told:
+        has_a_comment = running.comment and not running.comment.startswith(_WAITING)
+        if running.state is JobState.RUNNING and not has_a_comment:
             at_s = running.start_s if running.start_s is not None else snapshot.now_s
             groups.setdefault(started_comment(at_s), []).append(running.id)
     return groups

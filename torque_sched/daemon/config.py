@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,33 +21,58 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     create_model,
+    field_validator,
     model_validator,
 )
 
 from torque_sched.adapters.settings_file import complaints, read_settings
-from torque_sched.adapters.transport import Transport
-from torque_sched.core.model import NodeName
-from torque_sched.daemon.back_off import Steps
-from torque_sched.daemon.black_holes import BlackHoleRules
+from torque_sched.batch.connect import ServerSettings
+from torque_sched.batch.torque.transport import Transport
 from torque_sched.daemon.comments import Renewal
 from torque_sched.daemon.cycle import CycleLimits
-from torque_sched.daemon.standing import BackOffRules
-from torque_sched.errors import ConfigError
-from torque_sched.policies.context import Reservation
-from torque_sched.policies.fair_share import DEFAULT_GPU_WEIGHT
-from torque_sched.policies.predict.registry import PREDICTORS
-from torque_sched.policies.registry import (
+from torque_sched.daemon.failures import BlackHoleRules, Steps
+from torque_sched.daemon.pending_orders import BackOffRules
+from torque_sched.daemon.standing_reservations import (
+    BEYOND_S,
+    DAYS,
+    Day,
+    StandingReservation,
+    minute_of,
+)
+from torque_sched.decide.context import Reservation
+from torque_sched.decide.fair_share import DEFAULT_GPU_WEIGHT
+from torque_sched.decide.rules import (
+    GpuRules,
+    Members,
+    MemoryRules,
+    NodeRules,
+    Qos,
+    QueueRules,
+    RunningLimits,
+    Throttling,
+)
+from torque_sched.decide.settings import (
     BACKFILLS,
     ORDERS,
     PLACEMENTS,
+    Settings,
     new_backfill,
     new_order,
     new_placement,
 )
-from torque_sched.policies.rules import GpuRules, MemoryRules, NodeRules, QueueRules
+from torque_sched.errors import ConfigError
+from torque_sched.learn.ensemble import PREDICTORS
+from torque_sched.model.cluster import Job, NodeName
+from torque_sched.model.snapshot import Snapshot
 
-_RENAMED = {"words_of_c": "pbs_sched_reasons_only", "gpus.avoid_sick": "gpus.avoid_unhealthy"}
+_RENAMED = {
+    "words_of_c": "pbs_sched_reasons_only",
+    "gpus.avoid_sick": "gpus.avoid_unhealthy",
+    "backfill.node_exact_jobs": "backfill.reservations",
+}
 
+_DAY_MINUTES = 24 * 60
+_PLANNED_S = 7 * 86_400.0
 _FROZEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 _NUMBERS = ConfigDict(allow_inf_nan=False)
 _ATTRIBUTE = re.compile(r"^(\w+): (.+?)(?=^\w+: |\Z)", re.MULTILINE | re.DOTALL)
@@ -54,7 +81,9 @@ _ATTRIBUTE = re.compile(r"^(\w+): (.+?)(?=^\w+: |\Z)", re.MULTILINE | re.DOTALL)
 def _section(rules: type[Any]) -> Any:
     """A settings model with the fields of a dataclass, described by the Attributes of its docstring."""
     _, _, text = (rules.__doc__ or "").partition("Attributes:\n")
-    told = {m[1]: " ".join(m[2].split()) for m in _ATTRIBUTE.finditer(re.sub(r"^ +", "", text, flags=re.M))}
+    described = {
+        m[1]: " ".join(m[2].split()) for m in _ATTRIBUTE.finditer(re.sub(r"^ +", "", text, flags=re.M))
+    }
     hints = typing.get_type_hints(rules)
     defaults = rules()
     entries: dict[str, Any] = {}
@@ -62,7 +91,7 @@ def _section(rules: type[Any]) -> Any:
         kind, value = hints[entry.name], getattr(defaults, entry.name)
         if kind is Steps:
             kind, value = _Steps, _Steps(first_s=value.first_s, longest_s=value.longest_s)
-        entries[entry.name] = (kind, Field(default=value, description=told.get(entry.name, "")))
+        entries[entry.name] = (kind, Field(default=value, description=described.get(entry.name, "")))
     return create_model(rules.__name__, __config__=_FROZEN, **entries)
 
 
@@ -89,7 +118,7 @@ def _rules(section: BaseModel, rules: type[Any]) -> Any:
     return rules(**values)
 
 
-class Choice(BaseModel):
+class NamedSettings(BaseModel):
     """One of a table by name, with its own settings."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -132,9 +161,9 @@ class LearningSettings(BaseModel):
     history: str = Field(default="", description="its file; empty: sched_priv/history.sqlite")
     accounting: bool = Field(default=True, description="also learn from the server's accounting, if readable")
     predictors: tuple[str, ...] = Field(
-        default=("chain", "seed"), min_length=1, description="the best of them is used"
+        default=("chain", "seed"), min_length=1, description="the first answers; all are in report"
     )
-    best_of: int = Field(default=20, ge=1, description="best in so many last checks")
+    best_of: int | None = Field(default=None, ge=1, description="does nothing any more")
     max_jobs: int = Field(default=200_000, ge=1, description="ended jobs kept, the oldest go first")
     min_similar: int = Field(default=3, ge=1, description="memory admission needs so many similar jobs")
 
@@ -181,6 +210,45 @@ class ReservationSettings(BaseModel):
         )
 
 
+class StandingReservationSettings(BaseModel):
+    """An advance reservation on days of each week, by the clock on the wall."""
+
+    model_config = _FROZEN
+    name: str = Field(description="shown to those who wait")
+    nodes: tuple[str, ...] = Field(min_length=1, description="node names")
+    days: tuple[Day, ...] = Field(default=DAYS, min_length=1, description="on which it begins")
+    start: str = Field(description="HH:MM by the host's clocks")
+    end: str = Field(description="HH:MM; not after start: on the next day")
+    users: tuple[str, ...] = Field(default=(), description="for whom")
+    groups: tuple[str, ...] = Field(default=(), description="for whose members; nobody at all: maintenance")
+
+    @field_validator("start", "end", mode="before")
+    @classmethod
+    def _of_minutes(cls, value: Any) -> Any:
+        """YAML reads 18:00 without quotes as a number of minutes."""
+        is_minutes = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _DAY_MINUTES
+        return f"{value // 60:02d}:{value % 60:02d}" if is_minutes else value
+
+    @field_validator("start", "end")
+    @classmethod
+    def _is_a_time(cls, value: str) -> str:
+        if minute_of(value) is None:
+            raise ValueError(f"{value[:20]!r} is no time of day; write HH:MM, such as 08:00")
+        return value
+
+    def value(self) -> StandingReservation:
+        """As it is expanded."""
+        return StandingReservation(
+            self.name,
+            frozenset(NodeName(node) for node in self.nodes),
+            frozenset(DAYS.index(day) for day in self.days),
+            minute_of(self.start) or 0,
+            minute_of(self.end) or 0,
+            frozenset(self.users),
+            frozenset(self.groups),
+        )
+
+
 class _NodeRules(_section(NodeRules)):  # type: ignore[misc]
     """As `NodeRules`."""
 
@@ -195,6 +263,76 @@ class _MemoryRules(_section(MemoryRules)):  # type: ignore[misc]
 
 class _QueueRules(_section(QueueRules)):  # type: ignore[misc]
     """As `QueueRules`."""
+
+
+class _RunningLimits(_section(RunningLimits)):  # type: ignore[misc]
+    """As `RunningLimits`."""
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> _RunningLimits:
+        try:
+            self.value()
+        except ConfigError as error:
+            raise ValueError(f"{error.message}; {error.cure}") from None
+        return self
+
+    def value(self) -> RunningLimits:
+        """As policies want it."""
+        return typing.cast(RunningLimits, _rules(self, RunningLimits))
+
+
+class ThrottlingSettings(BaseModel):
+    """How much may run at once of each user, group, account and queue."""
+
+    model_config = _FROZEN
+    users: dict[str, _RunningLimits] = Field(default={}, description='user: limits; "*": each user not named')
+    groups: dict[str, _RunningLimits] = Field(
+        default={}, description='group: limits; "*": each group not named'
+    )
+    accounts: dict[str, _RunningLimits] = Field(
+        default={}, description='account (qsub -A): limits; "*": each account not named'
+    )
+    queues: dict[str, _RunningLimits] = Field(
+        default={}, description='queue: limits; "*": each queue not named'
+    )
+
+    def value(self) -> Throttling:
+        """As policies want it."""
+        tables = {key: getattr(self, key) for key in type(self).model_fields}
+        return Throttling(**{
+            key: {name: bounds.value() for name, bounds in table.items()} for key, table in tables.items()
+        })  # fmt: skip
+
+
+class MembersSettings(BaseModel):
+    """Who may use something; all empty: everybody."""
+
+    model_config = _FROZEN
+    users: tuple[str, ...] = Field(default=(), description="names of users")
+    groups: tuple[str, ...] = Field(default=(), description="names of groups")
+
+    def value(self) -> Members:
+        """As policies want it."""
+        return Members(frozenset(self.users), frozenset(self.groups))
+
+
+class QosSettings(MembersSettings):
+    """A quality of service."""
+
+    accounts: tuple[str, ...] = Field(default=(), description="names of accounts")
+    priority: int = Field(default=0, description="a higher one is taken before all of a lower one")
+    default_of: tuple[str, ...] = Field(default=(), description="queues whose jobs have it unless they ask")
+    limits: _RunningLimits = Field(default=_RunningLimits(), description="of all its jobs together")
+    each_user: _RunningLimits = Field(default=_RunningLimits(), description="of each user's jobs in it")
+
+    def members(self) -> Members:
+        """Who may use it."""
+        return Members(frozenset(self.users), frozenset(self.groups), frozenset(self.accounts))
+
+    def qos(self) -> Qos:
+        """As policies want it."""
+        queues, limits, each_user = frozenset(self.default_of), self.limits.value(), self.each_user.value()
+        return Qos(self.priority, self.members(), queues, limits, each_user)
 
 
 class _BackOffRules(_section(BackOffRules)):  # type: ignore[misc]
@@ -225,7 +363,11 @@ class Config(BaseModel):
     addresses: tuple[str, ...] = _key((), "addresses to listen on; none: those of the server's host name")
     port: int = _key(15004, "port on which the server sends events (-S overrides it)", ge=0, le=65535)
     timer_s: float = _key(30.0, "a cycle at least so often, whatever events come", gt=0)
-    settle_s: float = _key(0.2, "least time between the ends and beginnings of cycles", ge=0)
+    settle_s: float = _key(0.05, "least time between the ends and beginnings of cycles", ge=0)
+    watch_s: float = _key(
+        0.05, "while jobs wait and others start, the server's count of running jobs is asked for so often; "
+        "0: never", ge=0,
+    )  # fmt: skip
     look_rest: float = _key(
         2.4, "the server is not looked at again for so many times what the last look took; events wait", ge=0
     )
@@ -236,10 +378,10 @@ class Config(BaseModel):
     order_timeout_s: float = _key(30.0, "time limit of each qrun and qalter", gt=0)
     sched_config: bool = _key(True, "read sched_priv/sched_config and the files beside it")
     non_prime_bug: bool = _key(False, "lose `key ... non_prime` lines as the C daemon does")
-    order: Choice | None = _key(None, "who is next; none: what sched_config says, else fcfs")
-    placement: Choice = _key(Choice(name="projected"), "where a job runs")
-    backfill: Choice | None = _key(None, "which waiting jobs get a reservation; none: aged")
-    max_starts: int = _key(500, "starts of one cycle", ge=1)
+    order: NamedSettings | None = _key(None, "who is next; none: what sched_config says, else fcfs")
+    placement: NamedSettings = _key(NamedSettings(name="projected"), "where a job runs")
+    backfill: NamedSettings | None = _key(None, "which waiting jobs get a reservation; none: aged")
+    max_starts: int = _key(Settings().max_starts, "starts of one cycle", ge=1)
     pbs_sched_reasons_only: bool = _key(False, "give only reasons for which pbs_sched has a comment")
     comments: bool = _key(True, "write into each waiting job's comment why it waits")
     comment_refresh_s: float = _key(60.0, "figures in a comment are renewed so often", ge=0)
@@ -262,6 +404,15 @@ class Config(BaseModel):
     queues: _QueueRules = Field(
         default_factory=_QueueRules, description="rules of queues that the server does not know"
     )
+    throttling: ThrottlingSettings = _key(
+        ThrottlingSettings(), "how much may run at once of each user, group, account and queue"
+    )
+    accounts: dict[str, MembersSettings] = _key(
+        {}, "account (qsub -A): who may use it, no other account being accepted; none: any user may write any"
+    )
+    qos: dict[str, QosSettings] = _key(
+        {}, "QoS: who may use it, its priority and limits; none: what jobs ask for is not looked at"
+    )
     back_off: _BackOffRules = Field(
         default_factory=_BackOffRules, description="how long failures are left alone"
     )
@@ -272,6 +423,9 @@ class Config(BaseModel):
     journal: JournalSettings = _key(JournalSettings(), "the journal of cycles")
     metrics: MetricsSettings = _key(MetricsSettings(), "figures for Prometheus")
     reservations: tuple[ReservationSettings, ...] = _key((), "advance reservations")
+    standing_reservations: tuple[StandingReservationSettings, ...] = _key(
+        (), "advance reservations on days of each week"
+    )
     learning: LearningSettings = _key(LearningSettings(), "what is remembered of jobs that ended")
     fair_share: FairShareSettings = _key(FairShareSettings(), "how usage of users and groups is counted")
     shadow_timer_s: float = _key(
@@ -281,17 +435,74 @@ class Config(BaseModel):
         15005, "port of a shadow, for pbs_server -l, which sends the first event only", ge=0, le=65535
     )
 
+    def reservations_at(self, snapshot: Snapshot) -> tuple[Reservation, ...]:
+        """What the settings keep, as far ahead as jobs are planned."""
+        until_s = snapshot.now_s + self.planned_s
+        standing = self.standing_during(snapshot.now_s, until_s, snapshot.jobs)
+        return (*(each.value() for each in self.reservations), *standing)
+
+    @property
+    def planned_s(self) -> float:
+        """So far ahead standing reservations matter."""
+        window_s = self.backfill.values.get("window_s", 0.0) if self.backfill is not None else 0.0
+        return max(float(window_s), _PLANNED_S) + BEYOND_S
+
+    def standing_during(
+        self, from_s: float, until_s: float, jobs: Iterable[Job] = ()
+    ) -> tuple[Reservation, ...]:
+        """Standing reservations of a time; members of their groups are those who have one of these jobs."""
+        jobs, standing = tuple(jobs), (each.value() for each in self.standing_reservations)
+        return tuple(found for each in standing for found in each.during(from_s, until_s, jobs))
+
     def back_off_rules(self) -> BackOffRules:
-        """As `Standing` wants it."""
+        """As `PendingOrders` wants it."""
         return typing.cast(BackOffRules, _rules(self.back_off, BackOffRules))
 
     def black_hole_rules(self) -> BlackHoleRules:
-        """As `Standing` wants it."""
+        """As `PendingOrders` wants it."""
         return typing.cast(BlackHoleRules, _rules(self.black_holes, BlackHoleRules))
 
     def renewal(self) -> Renewal:
         """As `CommentPlan` wants it."""
         return Renewal(self.comment_refresh_s, self.comment_moved, self.timer_s, self.comments_renewed_per_s)
+
+    def throttling_rules(self) -> Throttling:
+        """As `Limits` wants it.
+
+        Raises:
+            ConfigError: a queue has two default QoS.
+        """
+        return replace(
+            self.throttling.value(),
+            qos={name: each.qos() for name, each in self.qos.items()},
+            account_members={name: each.value() for name, each in self.accounts.items()},
+        )
+
+    def warnings(self) -> Iterator[str]:
+        """What is set and does not bind as it looks."""
+        if self.learning.best_of is not None:
+            yield "learning.best_of does nothing any more: the first of learning.predictors answers"
+        order = self.order.values if self.order is not None else {}
+        by_account = self.throttling.accounts or order.get("account_weight")
+        if not self.accounts and (by_account or any(each.accounts for each in self.qos.values())):
+            yield (
+                "limits, shares or QoS go by account, and any user may write any account (qsub -A): "
+                "name in `accounts` who may use which"
+            )
+        for one, other in combinations([each.value() for each in self.standing_reservations], 2):
+            if one.meets(other) and (one.users, one.groups) != (other.users, other.groups):
+                yield (
+                    f"standing_reservations: {one.name} and {other.name} keep {min(one.nodes & other.nodes)} "
+                    "at the same time for different users, and nobody may use it who is not named in both: "
+                    "change nodes or times"
+                )
+
+    def server(self, home: Path) -> ServerSettings:
+        """How the server of this home is reached."""
+        return ServerSettings(
+            home, self.transport, self.trqauthd_socket, self.commands,
+            self.query_timeout_s, self.order_timeout_s,
+        )  # fmt: skip
 
     def cycle_limits(self) -> CycleLimits:
         """As `Cycle` wants it."""
@@ -328,6 +539,7 @@ def read_config(path: Path | None) -> Config:
             )
     try:
         config.cycle_limits()
+        config.throttling_rules()
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}", cure=error.cure) from None
     chosen = {key: getattr(config, key) for key in _POLICIES}
@@ -342,7 +554,7 @@ _POLICIES: dict[str, tuple[Mapping[str, Any], Callable[..., object]]] = {
 }
 
 
-def _checked(place: str, key: str, choice: Choice) -> Choice:
+def _checked(place: str, key: str, choice: NamedSettings) -> NamedSettings:
     """The choice with its settings as numbers and texts of the kind that it wants.
 
     Raises:
@@ -360,4 +572,4 @@ def _checked(place: str, key: str, choice: Choice) -> Choice:
         make(choice.name, **values)
     except ConfigError as error:
         raise ConfigError(f"{place}: {error.message}", cure=error.cure) from error
-    return Choice(name=choice.name, **values)
+    return NamedSettings(name=choice.name, **values)

@@ -8,71 +8,29 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from torque_sched.adapters.cycle_lock import CycleLock
-from torque_sched.adapters.pbs import Look, TorqueServer
-from torque_sched.core.decisions import Decision, Hold, Reserve, Start, hosts_argument
-from torque_sched.core.model import Job, JobId, NodeName
-from torque_sched.core.reasons import Reason, started_comment
-from torque_sched.core.snapshot import Snapshot
+from torque_sched.batch.cycle_lock import CycleLock
+from torque_sched.batch.documents import hosts_text
+from torque_sched.batch.system import BatchSystem, Look, OrderKind, OrderResult
 from torque_sched.daemon.comments import CommentCall, CommentPace, CommentPlan, Renewal, with_an_old_comment
-from torque_sched.daemon.finding import Finding
-from torque_sched.daemon.standing import Standing
+from torque_sched.daemon.decision_engine import DecisionEngine
+from torque_sched.daemon.failures import Finding
+from torque_sched.daemon.pending_orders import PendingOrders
+from torque_sched.decide.context import Context
 from torque_sched.errors import ConfigError
-from torque_sched.learning.promises import Change, Outcome
-from torque_sched.parse.qrun import RunKind, RunResult
-from torque_sched.policies.context import Context
+from torque_sched.learn.promises import Change, Outcome
+from torque_sched.model.cluster import JobId, NodeName
+from torque_sched.model.decisions import Decision, Hold, Reserve, Start
+from torque_sched.model.reasons import Reason, started_comment
+from torque_sched.model.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_STOPS_ALL = frozenset({RunKind.SERVER_GONE, RunKind.UNAUTHORISED})
-
-
-class Brain(Protocol):
-    """Decides; everything it knows is in its arguments and in what it was told before."""
-
-    def context(self, snapshot: Snapshot, standing: Standing) -> Context:
-        """What a decision may know beside the snapshot; learns from the snapshot on the way."""
-        ...
-
-    def decide(self, snapshot: Snapshot, context: Context) -> tuple[Decision, ...]:
-        """One decision for every queued job."""
-        ...
-
-    @property
-    def settled(self) -> tuple[Outcome, ...]:
-        """Promises that this snapshot settled."""
-        ...
-
-    def decided(
-        self, snapshot: Snapshot, decisions: tuple[Decision, ...], standing: Standing
-    ) -> list[tuple[JobId, Change]]:
-        """Keep what is promised before anything is said or done; returns what changed."""
-        ...
-
-    def started(self, start: Start, snapshot: Snapshot, context: Context) -> None:
-        """The server accepted this start."""
-        ...
-
-    def held(self, jobs: Iterable[Job], snapshot: Snapshot, context: Context) -> tuple[Hold, ...]:
-        """What keeps jobs that the server holds, or that wait for a time, in the words of a decision."""
-        ...
-
-    def expecting(
-        self, decisions: tuple[Decision, ...], snapshot: Snapshot, context: Context
-    ) -> tuple[Decision, ...]:
-        """The same with when jobs are expected to start; asked when all starts are made."""
-        ...
-
-    def ended(self, standing: Standing) -> None:
-        """The cycle is over; keep what failed in it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +66,7 @@ class CycleReport:
     decisions: tuple[Decision, ...] = ()
     with_expected: tuple[Decision, ...] = ()
     """The decisions with the expected starts in their words, which nothing is decided by."""
-    results: dict[JobId, RunResult] = field(default_factory=dict)
+    results: dict[JobId, OrderResult] = field(default_factory=dict)
     started_s: dict[JobId, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     promises: list[tuple[JobId, Change]] = field(default_factory=list)
@@ -124,8 +82,26 @@ class CycleReport:
     """When the look began and ended, on the monotonic clock."""
     decide_s: float = 0.0
     total_s: float = 0.0
-    stopped_by: RunResult | None = None
+    phases_s: dict[str, float] = field(default_factory=dict)
+    """How long each part of the cycle took, by its name; in the order in which they began."""
+    stopped_by: OrderResult | None = None
     """The answer that ended all starts of this cycle: server gone, or not allowed."""
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time of the block to a part of the cycle."""
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phases_s[name] = self.phases_s.get(name, 0.0) + time.monotonic() - began_s
+
+    @property
+    def n_holding(self) -> int | None:
+        """How many jobs hold nodes after this cycle while others wait; None: none wait, or nobody counted."""
+        if self.look is None or not self.look.snapshot.queued or not self.look.snapshot.server.state_count:
+            return None
+        return self.look.snapshot.server.n_holding + len(self.started_s)
 
     @property
     def is_unfinished(self) -> bool:
@@ -136,11 +112,11 @@ class CycleReport:
     @property
     def lost_the_server(self) -> bool:
         """Whether the server, or the way to it, was gone in the middle: nothing is known of the rest."""
-        return self.stopped_by is not None and self.stopped_by.kind is RunKind.SERVER_GONE
+        return self.stopped_by is not None and self.stopped_by.kind is OrderKind.SERVER_GONE
 
     @property
-    def told(self) -> tuple[Decision, ...]:
-        """The decisions in the words that are told."""
+    def reported(self) -> tuple[Decision, ...]:
+        """The decisions in the words that users see."""
         return self.with_expected or self.decisions
 
     @property
@@ -152,16 +128,16 @@ class CycleReport:
     @property
     def n_failed(self) -> int:
         """Starts that were refused."""
-        return sum(result.kind is not RunKind.STARTED for result in self.results.values())
+        return sum(result.kind is not OrderKind.STARTED for result in self.results.values())
 
 
-class Cycle:
+class SchedulingCycle:
     """Runs cycles, one at a time.
 
     Args:
-        pbs: the server.
-        brain: decides.
-        standing: what is remembered between cycles.
+        system: looked at and given orders.
+        engine: decides.
+        orders: what is remembered between cycles.
         comments: plans comments; None: none are written.
         limits: what one cycle may take.
         clock: seconds since the epoch.
@@ -172,9 +148,9 @@ class Cycle:
 
     def __init__(
         self,
-        pbs: TorqueServer,
-        brain: Brain,
-        standing: Standing,
+        system: BatchSystem,
+        engine: DecisionEngine,
+        orders: PendingOrders,
         comments: CommentPlan | None,
         limits: CycleLimits,
         clock: Callable[[], float],
@@ -185,9 +161,9 @@ class Cycle:
     ) -> None:
         self.is_deciding = False
         """Whether it computes, for seconds where thousands of jobs wait, and may be left at any point."""
-        self._pbs = pbs
-        self._brain = brain
-        self.standing = standing
+        self._system = system
+        self._engine = engine
+        self.orders = orders
         self._comments = comments
         self._limits = limits
         self._clock = clock
@@ -209,11 +185,13 @@ class Cycle:
         self._deletes_impossible = deletes_impossible
         self._offlines_black_holes = offlines_black_holes
 
-    async def run(self, *, dry: bool = False) -> CycleReport:
+    async def run(self, *, dry: bool = False, is_wanted: Callable[[], bool] = lambda: False) -> CycleReport:
         """One cycle.
 
         Args:
             dry: look and decide, but neither start anything nor say anything.
+            is_wanted: whether the next cycle is wanted already. Then comments are left owed, and expected
+                starts as they were: whatever may start goes first.
 
         Raises:
             SnapshotError: there is no complete snapshot, or not the lock; nothing was done.
@@ -225,7 +203,9 @@ class Cycle:
         try:
             async with self._alone(dry) as self._lock_fd:
                 look_s = time.monotonic()
-                report.look = await self._pbs.look()
+                report.phases_s["lock"] = look_s - began_s
+                with report.phase("look"):
+                    report.look = await self._system.look()
                 report.looked_monotonic_s = (look_s, time.monotonic())
                 report.query_total_s = report.looked_monotonic_s[1] - began_s
                 snapshot = report.look.snapshot
@@ -233,12 +213,19 @@ class Cycle:
                 acts = not dry and snapshot.server.scheduling
                 self._decide(report, snapshot, acts)
                 if acts:
-                    await self._start_all(report, snapshot)
+                    with report.phase("start"):
+                        await self._start_all(report, snapshot)
             if acts:
-                self._brain.ended(self.standing)
-                self._expect(report, snapshot)
-                self._owe_comments(report, snapshot)
-                report.n_commented, stopped_by = await self.write_comments(self._limits.comments_s)
+                with report.phase("keep"):
+                    self._engine.ended(self.orders)
+                await asyncio.sleep(0)  # An event that came while nothing but the decision was at work.
+                with report.phase("expect"):
+                    self._expect(report, snapshot, may_renew=not is_wanted())
+                with report.phase("comment"):
+                    self._owe_comments(report, snapshot)
+                    report.n_commented, stopped_by = await self.write_comments(
+                        self._limits.comments_s, is_wanted
+                    )
                 report.n_comments_left = self.n_comments_owed
                 report.stopped_by = report.stopped_by or stopped_by
                 await self._clear_away(report)
@@ -256,20 +243,24 @@ class Cycle:
 
     def _decide(self, report: CycleReport, snapshot: Snapshot, acts: bool) -> None:
         began_s = time.monotonic()
-        report.findings += self.standing.observe(snapshot)
-        report.context = self._brain.context(snapshot, self.standing)
-        report.settled = self._brain.settled
-        with self._deciding():
-            report.decisions = self._brain.decide(snapshot, report.context)
+        with report.phase("learn"):
+            report.findings += self.orders.observe(snapshot)
+            report.context = self._engine.context(snapshot, self.orders)
+            report.settled = self._engine.settled
+        with report.phase("decide"), self._deciding():
+            report.decisions = self._engine.decide(snapshot, report.context)
         report.decide_s = time.monotonic() - began_s
         if acts:
-            report.promises = self._brain.decided(snapshot, report.decisions, self.standing)
+            with report.phase("promise"):
+                report.promises = self._engine.decided(snapshot, report.decisions, self.orders)
 
-    def _expect(self, report: CycleReport, snapshot: Snapshot) -> None:
+    def _expect(self, report: CycleReport, snapshot: Snapshot, *, may_renew: bool) -> None:
         """When the jobs that wait are expected to start: said in comments, after all starts."""
         assert report.context is not None
         with self._deciding():
-            report.with_expected = self._brain.expecting(report.decisions, snapshot, report.context)
+            report.with_expected = self._engine.expecting(
+                report.decisions, snapshot, report.context, may_renew=may_renew
+            )
 
     @contextmanager
     def _deciding(self) -> Iterator[None]:
@@ -294,20 +285,20 @@ class Cycle:
         await asyncio.gather(*(work() for _ in range(n_at_once)))
 
     async def _start(self, start: Start, report: CycleReport, snapshot: Snapshot) -> None:
-        self.standing.asked(start.job, start.allocation, self._clock())
-        words = snapshot.job_by_id[start.job].request.gpu_words
-        result = await self._pbs.start(start.job, hosts_argument(start.allocation, words), self._lock_fd)
+        self.orders.asked(start.job, start.allocation, self._clock())
+        job = snapshot.job_by_id[start.job]
+        result = await self._system.start(job, start.allocation, self._lock_fd)
         now_s = self._clock()
         report.results[start.job] = result
-        report.findings += self.standing.answered(start.job, result, now_s)
-        if result.kind is RunKind.STARTED:
+        report.findings += self.orders.answered(start.job, result, now_s)
+        if result.kind is OrderKind.STARTED:
             report.started_s[start.job] = now_s
             if report.context is not None:
-                self._brain.started(start, snapshot, report.context)
-        elif result.kind in _STOPS_ALL:
+                self._engine.started(start, snapshot, report.context)
+        elif result.kind.stops_all:
             report.stopped_by = result
         else:
-            logger.info("start of %s on %s refused: %s", start.job, start.hosts, result.text)
+            logger.info("start of %s on %s refused: %s", start.job, hosts_text(start.allocation), result.text)
 
     def _owe_comments(self, report: CycleReport, snapshot: Snapshot) -> None:
         """Plan what is to be written; it takes the place of what was still to be written."""
@@ -315,17 +306,21 @@ class Cycle:
         if self._comments is None or report.stopped_by is not None:
             return
         assert report.context is not None
-        held = self._brain.held(with_an_old_comment(snapshot), snapshot, report.context)
-        decided = (*report.told, *held)
+        held = self._engine.held(with_an_old_comment(snapshot), snapshot, report.context)
+        decided = (*report.reported, *held)
         self._owed.extend(
             self._comments.plan(
-                snapshot, decided, report.started_s, self.standing.failure_text, comment_of_start
+                snapshot, decided, report.started_s, self.orders.failure_text, comment_of_start
             )
         )
 
+    async def n_holding(self) -> int | None:
+        """As `BatchSystem` has it."""
+        return await self._system.n_holding()
+
     async def write_comments(
         self, for_s: float = math.inf, is_over: Callable[[], bool] = lambda: False
-    ) -> tuple[int, RunResult | None]:
+    ) -> tuple[int, OrderResult | None]:
         """Write comments that are owed; those that are left stay owed until the next cycle plans them anew.
 
         It may be cancelled at any time.
@@ -343,8 +338,8 @@ class Cycle:
             if n_written and passed_s + took_s >= for_s:
                 break
             call = self._next_call()
-            result = await self._pbs.comment(call.jobs, call.text)
-            if result.kind in _STOPS_ALL:
+            result = await self._system.comment(call.jobs, call.text)
+            if result.kind.stops_all:
                 self._owed.clear()
                 return n_written, result
             took_s = time.monotonic() - began_s - passed_s
@@ -368,7 +363,7 @@ class Cycle:
         return sum(len(call.jobs) for call in self._owed)
 
     def _one_at_a_time(self) -> bool:
-        return self._pbs.one_order_at_a_time
+        return self._system.one_order_at_a_time
 
     async def _clear_away(self, report: CycleReport) -> None:
         """What a site may allow besides: jobs that can never run, nodes that swallow jobs."""
@@ -378,12 +373,12 @@ class Cycle:
         never = {hold.job: hold for hold in holds if hold.reason is Reason.NEVER_FITS}
         if self._deletes_impossible:
             for job in sorted(never.keys() & self._impossible):
-                await self._pbs.delete(job, f"Job could never run: {never[job].comment}")
+                await self._system.delete(job, f"Job could never run: {never[job].comment}")
         self._impossible = frozenset(never)
         if self._offlines_black_holes:
             for finding in report.findings:
                 if finding.kind == "black-hole":
-                    result = await self._pbs.set_offline(NodeName(finding.subject), finding.text)
+                    result = await self._system.set_offline(NodeName(finding.subject), finding.text)
                     if result.text:
                         logger.warning("%s was not set offline: %s", finding.subject, result.text)
 

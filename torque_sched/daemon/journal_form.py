@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import enum
 import functools
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,19 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from torque_sched.adapters.journal import read_journal as read_lines
-from torque_sched.adapters.pbs import read_snapshot
-from torque_sched.core.decisions import Decision, Hold, Reserve, Start
-from torque_sched.core.snapshot import Snapshot
-from torque_sched.daemon.brain import RecordedPredictions
+from torque_sched.batch.connect import snapshot_in
+from torque_sched.batch.documents import plain, with_model_names
+from torque_sched.batch.system import OrderKind
 from torque_sched.daemon.c_policy import SettingsInForce, c_files_of
 from torque_sched.daemon.config import Config
 from torque_sched.daemon.cycle import CycleReport
-from torque_sched.errors import RecordError
-from torque_sched.learning.promises import BETTER
-from torque_sched.parse.qrun import RunKind
-from torque_sched.policies.context import Context, KnownPredictions
-from torque_sched.policies.settings import Settings
+from torque_sched.daemon.decision_engine import RecordedPredictions
+from torque_sched.decide.context import Context, KnownPredictions
+from torque_sched.decide.settings import Settings
+from torque_sched.errors import RecordError, TorqueSchedError
+from torque_sched.learn.promises import BETTER
+from torque_sched.model.decisions import Decision, Hold, Reserve, Start
+from torque_sched.model.snapshot import Snapshot
 
 VERSION = 1
 _LEVEL = 1
@@ -79,6 +79,7 @@ def line_of(
             "query": round(report.look.query_s, 6),
             "decide": round(report.decide_s, 6),
             "total": round(report.total_s, 6),
+            "phases": {name: round(took_s, 6) for name, took_s in report.phases_s.items()},
         },
         "config": config.model_dump(mode="json", exclude_defaults=True),
         "c_files": dict(c_texts),
@@ -96,74 +97,80 @@ def line_of(
     }
 
 
-def plain(value: Any) -> Any:
-    """A value of ours as JSON has it; sets become sorted lists."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {entry.name: plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, frozenset | set):
-        return sorted(plain(each) for each in value)
-    if isinstance(value, tuple | list):
-        return [plain(each) for each in value]
-    return value
-
-
 def _context(context: Context) -> dict[str, Any]:
     known = context.predictions
     by_job = known.answers if isinstance(known, RecordedPredictions) else getattr(known, "by_job", {})
     return plain(dataclasses.replace(context, predictions=KnownPredictions(dict(by_job))))  # type: ignore[no-any-return]
 
 
-def read_journal(place: Path) -> Iterator[JournalledCycle]:
+def read_journal(
+    place: Path, leave_out: Callable[[TorqueSchedError], None] | None = None
+) -> Iterator[JournalledCycle]:
     """Every cycle of a journal file, or of a folder of them, oldest first.
 
+    Args:
+        place: the file or folder.
+        leave_out: called for each line that is damaged, of another version, or has outputs nobody can read;
+            None: the first of them is raised.
+
     Raises:
-        RecordError: a line is damaged or of another version.
-        SnapshotError: its outputs cannot be parsed.
+        TorqueSchedError: such a line.
         OSError: it cannot be read.
     """
     for line in read_lines(place):
-        if line.get("version") != VERSION:
-            raise RecordError(
-                f"{place}: a cycle of journal version {line.get('version')}, this is {VERSION}",
-                cure="replay it with the release that wrote it",
-            )
         try:
-            yield _cycle_of(line)
-        except (KeyError, TypeError, AttributeError, ValueError, zlib.error) as error:
-            raise RecordError(
-                f"{place}: cycle {line.get('cycle')} is not as the daemon writes it ({error!r:.200})",
-                cure="delete its line; the others are good",
-            ) from error
+            if isinstance(line, RecordError):
+                raise line
+            cycle = _checked(line, place)
+        except TorqueSchedError as error:
+            if leave_out is None:
+                raise
+            leave_out(error)
+        else:
+            yield cycle
+
+
+def _checked(line: Mapping[str, Any], place: Path) -> JournalledCycle:
+    if line.get("version") != VERSION:
+        raise RecordError(
+            f"{place}: a cycle of journal version {line.get('version')}, this is {VERSION}",
+            cure="replay it with the release that wrote it",
+        )
+    try:
+        return _cycle_of(line)
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, OSError, zlib.error) as error:
+        raise RecordError(
+            f"{place}: cycle {line.get('cycle')} is not as the daemon writes it ({error!r:.200})",
+            cure="delete its line; the others are good",
+        ) from error
 
 
 def _cycle_of(line: Mapping[str, Any]) -> JournalledCycle:
     outputs = {name: _unpacked(text) for name, text in line["outputs"].items()}
-    snapshot, _ = read_snapshot(outputs, line["now_s"], silent_s=line.get("silent_s", 0.0))
+    snapshot = snapshot_in(outputs, line["now_s"], line.get("silent_s", 0.0))
     config = Config(**line["config"])
     in_force = SettingsInForce(config, c_files_of(dict(line["c_files"]), config))
     return JournalledCycle(
         number=line["cycle"],
         snapshot=snapshot,
-        context=_read_context(line["context"]),
+        context=read_context(line["context"]),
         settings=in_force.at(line["now_s"]),
         decisions=tuple(_read_decision(each) for each in line["decisions"]),
-        results={job: RunKind(kind).value for job, (kind, _) in line["results"].items()},
+        results={job: OrderKind(kind).value for job, (kind, _) in line["results"].items()},
         at_s=line["at_s"],
         line=line,
     )
 
 
 def _read_decision(values: Mapping[str, Any]) -> Decision:
-    rest = dict(values)
+    rest = with_model_names(values)
     decision: Decision = TypeAdapter(_KINDS[rest.pop("is")]).validate_python(rest)
     return decision
 
 
-def _read_context(values: Mapping[str, Any]) -> Context:
+def read_context(values: Mapping[str, Any]) -> Context:
+    """The context of a line: everything beside snapshot and settings that its decision was made of."""
+    values = with_model_names(values)
     known: KnownPredictions = _adapter(KnownPredictions).validate_python(values["predictions"])
     hints = {name: hint for name, hint in _context_hints().items() if name in values}
     read = {name: _adapter(hint).validate_python(values[name]) for name, hint in hints.items()}

@@ -49,7 +49,7 @@ class Step:
     """The file there is ours from before; what it replaced is kept since then."""
 
     @property
-    def told(self) -> str:
+    def done(self) -> str:
         """For people."""
         if self.is_again:
             return f"write {self.path} again"
@@ -236,11 +236,11 @@ def undo(record: Path) -> list[str]:
     if not steps:
         raise StartupError(f"nothing is recorded in {record}", cure="nothing was installed with this home")
     try:
-        told = _take_back(reversed(steps))
+        done = _take_back(reversed(steps))
         record.unlink()
     except OSError as error:
         raise StartupError(f"{error.filename}: {error.strerror}", cure="run as root") from error
-    return told
+    return done
 
 
 def init_script_changes(script: Path) -> list[str]:
@@ -260,18 +260,18 @@ def init_script_changes(script: Path) -> list[str]:
 
 
 def _take_back(steps: Iterable[Step]) -> list[str]:
-    told = []
+    done = []
     for step in steps:
         path = Path(step.path)
         if not _is_ours(path):
-            told.append(f"{path}: no longer ours, so it is left as it is")
+            done.append(f"{path}: no longer ours, so it is left as it is")
         elif step.kept and Path(step.kept).exists():
             Path(step.kept).replace(path)
-            told.append(f"{path}: the original is back")
+            done.append(f"{path}: the original is back")
         else:
             path.unlink(missing_ok=True)
-            told.append(f"{path}: removed")
-    return told
+            done.append(f"{path}: removed")
+    return done
 
 
 def _is_ours(path: Path) -> bool:

@@ -16,30 +16,31 @@ from typing import Any
 from torque_sched.adapters.journal import Journal
 from torque_sched.adapters.log_file import Event, LogFile
 from torque_sched.adapters.metrics import Figures
-from torque_sched.adapters.pbs import Look
 from torque_sched.adapters.state_file import write_atomic
-from torque_sched.core.decisions import Decision, Hold, Reserve, Start
-from torque_sched.core.model import JobId
-from torque_sched.core.reasons import log_text_for
-from torque_sched.daemon.clocks import clock_troubles
+from torque_sched.batch.documents import hosts_text, plain
+from torque_sched.batch.system import Look, OrderKind
 from torque_sched.daemon.config import Config
 from torque_sched.daemon.cycle import CycleReport
-from torque_sched.daemon.journal_form import line_of, plain
+from torque_sched.daemon.journal_form import line_of
 from torque_sched.errors import TorqueSchedError
-from torque_sched.learning.figures import Figure
-from torque_sched.learning.predictions import RecentError
-from torque_sched.learning.promises import BETTER, MADE, UNEXPLAINED
-from torque_sched.parse.qrun import RunKind
+from torque_sched.learn.figures import Figure
+from torque_sched.learn.predictions import RecentError
+from torque_sched.learn.promises import BETTER, MADE, UNEXPLAINED
+from torque_sched.model.cluster import JobId
+from torque_sched.model.decisions import Decision, Hold, Reserve, Start
+from torque_sched.model.reasons import log_text_for
 
 logger = logging.getLogger(__name__)
 
 _STATE_VERSION = 1
+_NAMED_PROBLEMS = 20
+"""Damaged records of a look that log and state name."""
 _MOST_UNWRITTEN = 2
 """Cycles that wait to be written into the journal; further ones are dropped as a whole."""
 
 
 class Records:
-    """Writes what cycles did; trouble with writing is told once and stops nothing.
+    """Writes what cycles did; trouble with writing is logged once and stops nothing.
 
     Args:
         log: pbs_sched's log.
@@ -77,13 +78,15 @@ class Records:
         self._reasons: dict[JobId, str] = {}
         self._last_decisions: Any = None
         self._failed: set[str] = set()
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
+        self._left_out: set[str] = set()
         self._writing: asyncio.Task[None] | None = None
         self._n_unwritten = 0
         self.n_cycles = 0
 
     def cycle(self, report: CycleReport, cause: str) -> None:
         """A cycle with a snapshot ended."""
+        began_s = time.monotonic()
         self.n_cycles += 1
         self._log_jobs(report)
         self._log_promises(report)
@@ -106,6 +109,7 @@ class Records:
         )
         self._write("state", lambda: write_atomic(self._state, json.dumps(self._state_of(report))))
         self._keep(report, cause)
+        self._figures.phases({**report.phases_s, "record": time.monotonic() - began_s})
 
     def failure(self, error: TorqueSchedError) -> None:
         """There was no snapshot."""
@@ -124,10 +128,10 @@ class Records:
     def _log_jobs(self, report: CycleReport) -> None:
         record = self._log.record
         kept: dict[JobId, str] = {}
-        for decision in report.told:
+        for decision in report.reported:
             job = decision.job
             result = report.results.get(job)
-            if result is not None and result.kind is RunKind.STARTED:
+            if result is not None and result.kind is OrderKind.STARTED:
                 record(Event.SCHED, "Job", job, "Job Run")
                 continue
             if result is not None:
@@ -146,7 +150,7 @@ class Records:
                 record(Event.SCHED, kind, finding.subject, finding.text)
 
     def _log_promises(self, report: CycleReport) -> None:
-        """A line for each promise that was not kept; better ones are told in comments only."""
+        """A line for each promise that was not kept; better ones stand in comments only."""
         for job, change in report.promises:
             if change.kind in {MADE, BETTER}:
                 continue
@@ -191,15 +195,25 @@ class Records:
                 "n_guaranteed_starts": _n_promises(report),
                 "wall_ms": wall_ms,
             },
-            "jobs": {each.job: _decision(each, report) for each in report.told},
+            "jobs": {each.job: _decision(each, report) for each in report.reported},
             "back_off": plain(report.context.back_off) if report.context is not None else {},
             "trouble": [
-                *map(str, report.look.problems[:20]),
+                *self._damaged(report.look),
                 *self._clocks(report.look),
                 *self._dropped(),
                 *self._trouble(),
             ],
         }
+
+    def _damaged(self, look: Look) -> list[str]:
+        """Records that were left out: each once in the log, and in `status` as long as it is there."""
+        named = [str(each) for each in look.problems[:_NAMED_PROBLEMS]]
+        for text in named:
+            if text not in self._left_out:
+                logger.warning("left out: %s", text)
+        self._left_out = set(named)
+        n_more = len(look.problems) - len(named)
+        return [*named, *([f"{n_more} more records were damaged and left out"] if n_more else ())]
 
     def _dropped(self) -> list[str]:
         n_cycles = self._figures.n_journal_dropped
@@ -208,28 +222,28 @@ class Records:
         )
 
     def _clocks(self, look: Look) -> list[str]:
-        """Told in the log once, and by `status` as long as it lasts."""
-        found = list(clock_troubles(look, self.config.rules()[0].dead_after_s))
+        """Once in the log, and by `status` as long as it lasts."""
+        found = list(look.clock_troubles(self.config.rules()[0].dead_after_s))
         kinds = {text.partition(":")[0] for text in found}
         for text in found:
-            if text.partition(":")[0] not in self._told:
+            if text.partition(":")[0] not in self._logged:
                 logger.warning("%s", text)
-        self._told = kinds
+        self._logged = kinds
         return found
 
     def _keep(self, report: CycleReport, cause: str) -> None:
         """Into the journal, unless nothing happened that the last line does not tell."""
         if self._journal is None:
             return
-        told = [(each.job, _kind(each), getattr(each, "reason", None)) for each in report.decisions]
+        decided = [(each.job, _kind(each), getattr(each, "reason", None)) for each in report.decisions]
         happened = report.results or report.findings or report.promises or report.settled
-        if told == self._last_decisions and not happened:
+        if decided == self._last_decisions and not happened:
             return
         if self._n_unwritten >= _MOST_UNWRITTEN:
             # Each holds a whole look; the next one that is written has the decisions of then.
             self._figures.n_journal_dropped += 1
             return
-        self._last_decisions = told
+        self._last_decisions = decided
         self._n_unwritten += 1
         number = self.n_cycles
         before = self._writing
@@ -281,14 +295,14 @@ def _kind(decision: Decision) -> str:
 
 
 def _decision(decision: Decision, report: CycleReport) -> dict[str, Any]:
-    told: dict[str, Any] = {"decision": _kind(decision)}
+    shown: dict[str, Any] = {"decision": _kind(decision)}
     if isinstance(decision, Start):
         result = report.results.get(decision.job)
-        told |= {"nodes": decision.hosts, "result": result.kind.value if result else None}
-        return told
-    told |= {"reason": decision.reason.value, "comment": decision.comment}
+        shown |= {"nodes": hosts_text(decision.allocation), "result": result.kind.value if result else None}
+        return shown
+    shown |= {"reason": decision.reason.value, "comment": decision.comment}
     if isinstance(decision, Reserve):
-        told |= {"start_s": decision.start_s, "nodes": [share.node for share in decision.allocation]}
+        shown |= {"start_s": decision.start_s, "nodes": [share.node for share in decision.allocation]}
         if decision.promise is not None:
-            told["guaranteed_start_s"] = decision.promise.start_s
-    return told
+            shown["guaranteed_start_s"] = decision.promise.start_s
+    return shown

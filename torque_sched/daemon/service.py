@@ -3,6 +3,9 @@
 The first event acts at once; those that come while a cycle runs, or right after it, become one more cycle.
 So a lost event costs at most one period of the timer, and a burst of a thousand costs two cycles. A server
 that is slow to show its jobs rests in between for a multiple of the time that it took.
+
+A real server knocks up to a quarter of a second after a job has ended. While jobs wait and others were
+started a moment ago, its count of jobs that hold nodes is asked for as well; where it falls, a cycle runs.
 """
 
 from __future__ import annotations
@@ -21,15 +24,18 @@ from types import FrameType
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.log_file import Event, LogFile
 from torque_sched.adapters.waiting import within
+from torque_sched.batch.system import EventSource, OrderKind
 from torque_sched.daemon.answers import AnswerPort
-from torque_sched.daemon.cycle import Cycle, CycleReport
-from torque_sched.daemon.event_port import EventPort, SchedCommand
+from torque_sched.daemon.cycle import CycleReport, SchedulingCycle
 from torque_sched.errors import SnapshotError, StartupError, TorqueSchedError
-from torque_sched.parse.qrun import RunKind
 
 logger = logging.getLogger(__name__)
 
 _EXEC_FAILED = 3
+_WATCH_FOR_S = 10.0
+"""The server's count is watched so long after a cycle that started something."""
+_WATCH_REST = 20.0
+"""Between two questions for it there are so many times what the last one took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +47,17 @@ class Pace:
         settle_s: rest after a cycle that was run for an event.
         retry_s: until the next try after a cycle that got no snapshot, or lost the server later.
         alarm_s: a cycle that takes longer makes the daemon begin anew; 0: never.
+        watch_s: the server's count of jobs that hold nodes is asked for so often at most; 0: never.
         look_rest: from the end of a look to the next one at least so many times what it took, less the time
             in which we read what the server had answered; of one that failed at most ``timer_s``.
     """
 
     timer_s: float = 30.0
-    settle_s: float = 0.2
+    settle_s: float = 0.05
     retry_s: float = 5.0
     alarm_s: int = 180
     look_rest: float = 2.4
+    watch_s: float = 0.05
 
     def rest_s(self, report: CycleReport, now_s: float) -> float:
         """From now, on the monotonic clock, until the server may be looked at again after this cycle."""
@@ -77,7 +85,7 @@ class Ending:
 
 @dataclass
 class Service:
-    """Runs cycles until it is told to stop.
+    """Runs cycles until it is to stop.
 
     Attributes:
         cycle: one scheduling cycle.
@@ -95,8 +103,8 @@ class Service:
         started_in: the folder it was started in, for beginning anew with the same words.
     """
 
-    cycle: Cycle
-    port: EventPort | None
+    cycle: SchedulingCycle
+    port: EventSource | None
     log: LogFile
     commands: Commands
     pace: Pace
@@ -117,22 +125,27 @@ class Service:
     _running: asyncio.Task[float] | None = None
     _writing: asyncio.Task[None] | None = None
     """Comments that are written while no cycle runs."""
-    _rests: bool = False
+    _rested: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a rest is over: whatever is done meanwhile gives way to the cycle."""
+    _watching: asyncio.Task[None] | None = None
+    """Asks for the server's count while no cycle runs."""
+    _n_holding: int | None = None
+    """How many jobs hold nodes after the last cycle, where it matters when one ends."""
+    _watch_until_s: float = 0.0
     _retry_due: bool = False
     _next_start_monotonic_s: float | None = None
 
     # -- what may happen
 
-    def heard(self, command: SchedCommand) -> None:
-        """The server knocked."""
-        if command is SchedCommand.QUIT:
-            self._end(Ending(0, "the server ordered it to quit"))
-        elif command is SchedCommand.CONFIGURE:
-            self.log.record(Event.SCHED, "Svr", "reconfig", "Scheduler is reconfiguring")
-            self.log.close()
-            re_execute(self.started_in)
-        elif command.asks_for_cycle:
-            self.wake(command.name.lower())
+    def quit(self) -> None:
+        """The server ordered it to end."""
+        self._end(Ending(0, "the server ordered it to quit"))
+
+    def begin_anew(self) -> None:
+        """The server ordered it to read all settings again."""
+        self.log.record(Event.SCHED, "Svr", "reconfig", "Scheduler is reconfiguring")
+        self.log.close()
+        re_execute(self.started_in)
 
     def wake(self, cause: str) -> None:
         """Run a cycle soon."""
@@ -154,7 +167,7 @@ class Service:
         if self._ending is None:
             self.log.record(Event.SYSTEM, "Svr", "die", f"caught signal {number}")
             self._end(Ending(1, f"caught signal {number}"))
-        for task in (self._running, self._writing):
+        for task in (self._running, self._writing, self._watching):
             if task is not None:
                 task.cancel()
 
@@ -170,7 +183,7 @@ class Service:
     # -- its life
 
     async def run(self) -> Ending:
-        """Until it is told to stop."""
+        """Until it is to stop."""
         await self._start_up()
         try:
             pause_s = 0.0
@@ -207,19 +220,40 @@ class Service:
 
     async def _rest_writing(self, pause_s: float) -> None:
         """Rest, and write the comments that are owed meanwhile; starts go first, so a cycle ends that."""
-        self._rests = True
+        self._rested.clear()
         self._writing = asyncio.ensure_future(self._write_comments())
+        self._watching = asyncio.ensure_future(self._watch())
         try:
             await self._rest(pause_s)
         finally:
-            self._rests = False
+            self._rested.set()
             with suppress(asyncio.CancelledError):
                 await self._writing
-            self._writing = None
+            with suppress(asyncio.CancelledError):
+                await self._watching
+            self._writing = self._watching = None
+
+    async def _watch(self) -> None:
+        """Run a cycle where fewer jobs hold nodes, by the server's count, than after the last cycle."""
+        took_s, most = 0.0, self._n_holding
+        while most is not None and self.pace.watch_s and time.monotonic() < self._watch_until_s:
+            with suppress(asyncio.TimeoutError):
+                await within(max(self.pace.watch_s, _WATCH_REST * took_s), self._rested.wait())
+            if self._rested.is_set():
+                return
+            began_s = time.monotonic()
+            n_holding = await self.cycle.n_holding()
+            took_s = time.monotonic() - began_s
+            if n_holding is None:
+                return
+            if n_holding < most:
+                self.wake("ended")
+                return
+            most = max(most, n_holding)
 
     async def _write_comments(self) -> None:
         try:
-            n_written, stopped_by = await self.cycle.write_comments(is_over=lambda: not self._rests)
+            n_written, stopped_by = await self.cycle.write_comments(is_over=self._rested.is_set)
         except Exception as error:
             logger.error("comments failed, which is a fault of ours: %r", error, exc_info=error)
             return
@@ -228,7 +262,7 @@ class Service:
             self.log.record(Event.DEBUG, "Svr", "comments", text)
         if stopped_by is not None:
             logger.error("comments were given up: %s", stopped_by.text)
-            if stopped_by.kind is RunKind.SERVER_GONE:
+            if stopped_by.kind is OrderKind.SERVER_GONE:
                 self.wake("comments")
 
     async def _rest(self, pause_s: float) -> None:
@@ -262,11 +296,12 @@ class Service:
 
     async def _one(self, cause: str) -> float:
         self._retry_due = False
+        self._n_holding = None
         self.log.record(Event.DEBUG2, "Req", "", "Entering Schedule")
         signal.setitimer(signal.ITIMER_REAL, self.pace.alarm_s)
         began_s = time.monotonic()
         try:
-            report = await self.cycle.run(dry=self.dry)
+            report = await self.cycle.run(dry=self.dry, is_wanted=self._wake.is_set)
         except SnapshotError as error:
             self._failed(error)
             self._retry_due = True
@@ -283,6 +318,9 @@ class Service:
             self._last_failure = ""
         self.on_report(report, cause)
         self._retry_due = report.is_unfinished or report.lost_the_server
+        self._n_holding = None if self.dry else report.n_holding
+        if report.started_s:
+            self._watch_until_s = time.monotonic() + _WATCH_FOR_S
         next_s = report.next_start_s
         passed_s = time.monotonic() - report.total_s - report.at_s
         self._next_start_monotonic_s = None if next_s is None else next_s + passed_s

@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from torque_sched.adapters.state_file import read_plain, write_atomic
-from torque_sched.core.decisions import Decision, Start
-from torque_sched.core.model import Job, JobId, Node, NodeName
-from torque_sched.core.snapshot import Snapshot
-from torque_sched.core.states import JobState, NodeState
+from torque_sched.batch.documents import hosts_text
 from torque_sched.daemon.cycle import CycleReport
-from torque_sched.policies.context import Context
+from torque_sched.decide.context import Context
+from torque_sched.model.cluster import Job, JobId, Node, NodeName
+from torque_sched.model.decisions import Decision, Start
+from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.states import JobState, NodeState
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ class Shadow:
             passed_s = max(0.0, snapshot.now_s - self._last_s)
             report.watched_s += passed_s
             report.idle_gpu_s += self._idle_gpus * passed_s
-            started = [job for job in snapshot.running if job.exec_host and job.id not in self._running]
+            started = [job for job in snapshot.running if job.allocated_slots and job.id not in self._running]
             if started:
                 self._judge(started, snapshot, self._decide(*_before(started, snapshot, context)))
         self._wish(snapshot.now_s, decisions)
@@ -143,7 +144,7 @@ class Shadow:
             if job is not None and job.state is JobState.QUEUED:
                 continue
             del self._wishes[name]
-            if job is None or not job.exec_host:
+            if job is None or not job.allocated_slots:
                 self.report.n_withdrawn += 1
                 continue
             started_s = job.start_s if job.start_s is not None else snapshot.now_s
@@ -152,8 +153,8 @@ class Shadow:
             self.report.waited_s += max(later_s, started_s - job.queued_s if job.queued_s else 0.0)
             self.report.waited_longer_s += later_s
             theirs = sorted(job.slots_by_node())
-            told = {"job": name, "ours": wish.hosts, "theirs": theirs, "later_s": round(later_s, 3)}
-            self._jobs = [*self._jobs[-_KEPT_JOBS + 1 :], told]
+            judged = {"job": name, "ours": wish.hosts, "theirs": theirs, "later_s": round(later_s, 3)}
+            self._jobs = [*self._jobs[-_KEPT_JOBS + 1 :], judged]
 
     def _judge(self, started: Sequence[Job], snapshot: Snapshot, decisions: tuple[Decision, ...]) -> None:
         """Compare what the real scheduler just started with what we would have in the same state."""
@@ -172,7 +173,7 @@ class Shadow:
                 why = decision.reason.value
                 report.held[why] = report.held.get(why, 0) + 1
                 continue
-            slots = {share.node: share.ppn for share in decision.allocation}
+            slots = {share.node: share.slots for share in decision.allocation}
             report.n_same_nodes += slots.keys() == job.slots_by_node().keys()
             theirs.update(job.slots_by_node())
             ours.update(slots)
@@ -188,9 +189,9 @@ class Shadow:
         self._idle_gpus = sum(share.gpus for start in starts for share in start.allocation)
         for start in starts:
             if start.job not in self._wishes:
-                self._wishes[start.job] = _Wish(now_s, start.hosts)
+                self._wishes[start.job] = _Wish(now_s, hosts_text(start.allocation))
                 self.report.n_wished += 1
-                logger.info("would start %s on %s", start.job, start.hosts)
+                logger.info("would start %s on %s", start.job, hosts_text(start.allocation))
 
     def _document(self) -> dict[str, Any]:
         wishes = {name: asdict(wish) for name, wish in self._wishes.items()}
@@ -218,39 +219,39 @@ def _report_of(kept: Mapping[str, Any]) -> ShadowReport:
 
 def words_of(kept: Mapping[str, Any]) -> list[str]:
     """A report file in sentences, for people; empty where nothing was watched."""
-    told = _report_of(kept)
-    if not told.n_cycles:
+    report = _report_of(kept)
+    if not report.n_cycles:
         return []
     lines = [
-        f"watched {_span(told.watched_s)} in {told.n_cycles} looks: each step is compared by itself "
+        f"watched {_span(report.watched_s)} in {report.n_cycles} looks: each step is compared by itself "
         "from the state the real scheduler made, what would have followed is not known"
     ]
-    if told.n_started:
-        mean_s, less_s = told.waited_s / told.n_started, told.waited_longer_s / told.n_started
+    if report.n_started:
+        mean_s, less_s = report.waited_s / report.n_started, report.waited_longer_s / report.n_started
         lines.append(
-            f"{told.n_started} jobs we would have started before it did: they waited {_span(mean_s)} on "
-            f"average, {_span(less_s)} of it longer than with us ({_span(told.waited_longer_s)} in all)"
+            f"{report.n_started} jobs we would have started before it did: they waited {_span(mean_s)} on "
+            f"average, {_span(less_s)} of it longer than with us ({_span(report.waited_longer_s)} in all)"
         )
-    if told.n_judged:
-        reasons = sorted(told.held.items(), key=lambda each: (-each[1], each[0]))
+    if report.n_judged:
+        reasons = sorted(report.held.items(), key=lambda each: (-each[1], each[0]))
         why = ", ".join(f"{name}: {n}" for name, n in reasons)
-        n_other = told.n_judged - told.n_same_nodes - told.n_held
+        n_other = report.n_judged - report.n_same_nodes - report.n_held
         lines.append(
-            f"of {told.n_judged} jobs it started we would in the same state have started "
-            f"{told.n_same_nodes} on the same nodes, {n_other} on others, and held {told.n_held}"
+            f"of {report.n_judged} jobs it started we would in the same state have started "
+            f"{report.n_same_nodes} on the same nodes, {n_other} on others, and held {report.n_held}"
             + (f" ({why})" if why else "")
         )
-    if told.n_compared:
+    if report.n_compared:
         lines.append(
             f"spread of the load over the nodes (standard deviation) after its starts: "
-            f"{told.real_imbalance:.3f}, with our nodes {told.our_imbalance:.3f}, "
-            f"mean of {told.n_compared} looks"
+            f"{report.real_imbalance:.3f}, with our nodes {report.our_imbalance:.3f}, "
+            f"mean of {report.n_compared} looks"
         )
     lines.append(
-        f"GPUs idle though a waiting job could have had them: {told.idle_gpu_s / _HOUR_S:.3g} GPU hours"
+        f"GPUs idle though a waiting job could have had them: {report.idle_gpu_s / _HOUR_S:.3g} GPU hours"
     )
-    if told.n_withdrawn:
-        lines.append(f"{told.n_withdrawn} jobs we would have started went, or were held, before they ran")
+    if report.n_withdrawn:
+        lines.append(f"{report.n_withdrawn} jobs we would have started went, or were held, before they ran")
     return lines
 
 
@@ -264,7 +265,7 @@ def _span(time_s: float) -> str:
 def _before(started: Iterable[Job], snapshot: Snapshot, context: Context) -> tuple[Snapshot, Context]:
     """The same state with these jobs still waiting; load that they already caused stays in the samples."""
     waiting = {
-        job.id: replace(job, state=JobState.QUEUED, exec_host=(), exec_gpus=(), start_s=None)
+        job.id: replace(job, state=JobState.QUEUED, allocated_slots=(), allocated_gpus=(), start_s=None)
         for job in started
     }
     jobs = tuple(waiting.get(job.id, job) for job in snapshot.jobs)
@@ -283,9 +284,9 @@ def _without(node: Node, jobs: Set[JobId]) -> Node:
 def _spread(snapshot: Snapshot, minus: Mapping[NodeName, int], plus: Mapping[NodeName, int]) -> float:
     """Standard deviation of the share in use over the nodes that are up, with slots less or more in use."""
     values = [
-        _share(node) + (plus.get(node.name, 0) - minus.get(node.name, 0)) / node.np
+        _share(node) + (plus.get(node.name, 0) - minus.get(node.name, 0)) / node.slots
         for node in snapshot.nodes
-        if node.is_up and node.np
+        if node.is_up and node.slots
     ]
     return statistics.pstdev(values) if values else 0.0
 
@@ -293,5 +294,5 @@ def _spread(snapshot: Snapshot, minus: Mapping[NodeName, int], plus: Mapping[Nod
 def _share(node: Node) -> float:
     """Slots in use of all, or load of processors where that is higher (what Torque does not know of)."""
     status = node.status
-    load = 0.0 if status is None else (status.loadave or 0.0) / (status.ncpus or node.np)
-    return max(node.slots_used / node.np, load)
+    load = 0.0 if status is None else (status.loadave or 0.0) / (status.ncpus or node.slots)
+    return max(node.slots_used / node.slots, load)

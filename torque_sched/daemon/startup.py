@@ -1,4 +1,4 @@
-"""From options to a running daemon: checks, settings, sockets, lock, history, and what is told then."""
+"""From options to a running daemon, or to one cycle without it: checks, settings, sockets, lock, history."""
 
 from __future__ import annotations
 
@@ -10,36 +10,44 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from torque_sched.adapters.cluster_clock import ClusterClock
 from torque_sched.adapters.commands import Commands
-from torque_sched.adapters.cycle_lock import CycleLock
 from torque_sched.adapters.home import LockFile, check_folder
 from torque_sched.adapters.journal import Journal
 from torque_sched.adapters.log_file import Event, LogFile, LogHandler, dialect_of
 from torque_sched.adapters.metrics import Figures, serve_figures
-from torque_sched.adapters.pbs import TorqueServer
-from torque_sched.core.decisions import Decision, Start
-from torque_sched.core.snapshot import Snapshot
+from torque_sched.adapters.state_file import read_plain
+from torque_sched.batch.cluster_clock import ClusterClock
+from torque_sched.batch.connect import server_by_commands, server_host, torque_server
+from torque_sched.batch.cycle_lock import CycleLock
+from torque_sched.batch.system import BatchSystem
+from torque_sched.batch.torque.event_port import (
+    Callers,
+    EventPort,
+    SchedCommand,
+    addresses_of,
+    bind_all,
+    parse_callers,
+)
+from torque_sched.batch.torque.parse.sched_config import parse_usage
+from torque_sched.batch.torque.pbs import START_COMMAND
 from torque_sched.daemon.answers import LastLook, Teller, open_port
-from torque_sched.daemon.brain import PolicyBrain
 from torque_sched.daemon.c_policy import CFiles, SettingsInForce, half_life_s, read_c_files
 from torque_sched.daemon.comments import CommentPlan
 from torque_sched.daemon.config import Config, read_config
-from torque_sched.daemon.cycle import Cycle, CycleReport
-from torque_sched.daemon.event_port import Callers, EventPort, addresses_of, bind_all, parse_callers
-from torque_sched.daemon.place import Options, command_environment, server_host, this_user
-from torque_sched.daemon.predecessor import take_over_usage, without_effect
+from torque_sched.daemon.cycle import CycleReport, SchedulingCycle
+from torque_sched.daemon.decision_engine import DecisionEngine
+from torque_sched.daemon.paths import Options, this_user
+from torque_sched.daemon.pending_orders import PendingOrders
 from torque_sched.daemon.records import Records
-from torque_sched.daemon.reloading import AT_ONCE, changes_of, taken_at_once
-from torque_sched.daemon.server import torque_server
 from torque_sched.daemon.service import Ending, Pace, Service
 from torque_sched.daemon.shadow import Shadow
-from torque_sched.daemon.standing import Standing
-from torque_sched.errors import ConfigError, NoSpaceError, StartupError
-from torque_sched.learning import History, HistorySettings
-from torque_sched.policies.context import Context, PendingStart
-from torque_sched.policies.decide import decide
-from torque_sched.policies.rules import Rates
+from torque_sched.decide.context import Context, PendingStart
+from torque_sched.decide.decide import decide
+from torque_sched.decide.rules import Rates
+from torque_sched.errors import ConfigError, NoSpaceError, RecordError, StartupError
+from torque_sched.learn import History, HistorySettings
+from torque_sched.model.decisions import Decision, Start
+from torque_sched.model.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +187,6 @@ def _history_settings(config: Config, c_files: CFiles) -> tuple[HistorySettings,
         half_life_s=half_life_s(config, c_files),
         gpu_weight=config.fair_share.gpu_weight,
         predictors=learning.predictors,
-        best_of=learning.best_of,
         max_jobs=learning.max_jobs,
         min_similar=learning.min_similar,
     )
@@ -192,19 +199,80 @@ def accounting_folder(options: Options, config: Config) -> Path | None:
     return folder if config.learning.accounting and os.access(folder, os.R_OK | os.X_OK) else None
 
 
+USAGE = "usage"
+"""pbs_sched's own store of fair-share usage, in ``sched_priv``."""
+
+
+def without_effect(options: Options) -> list[str]:
+    """Options that were given and do nothing, a sentence each."""
+    if options.mom_port is None:
+        return []
+    return [f"-R {options.mom_port} has no effect: moms are not asked, their reports to the server are read"]
+
+
+def take_over_usage(history: History, options: Options) -> str:
+    """Count the fair-share usage that pbs_sched kept, as of its last writing.
+
+    It is read at each start and never written, so going back to pbs_sched finds it as it was. Jobs that ended
+    since are in the history by themselves.
+
+    Returns:
+        What was done or why not, for the log; empty without such a file.
+    """
+    path = options.sched_priv / USAGE
+    try:
+        data, at_s = read_plain(path), path.stat().st_mtime
+        usage = parse_usage(data, str(path))
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{path}: {error.strerror}; fair share begins without it"
+    except RecordError as error:
+        return f"{error}; fair share begins without it"
+    if not usage:
+        return ""
+    if history.take_over_usage(usage, at_s):
+        return f"fair-share usage of {len(usage)} users and groups was taken over from {path}"
+    return f"{path} is not read: the accounting tells the same jobs"
+
+
+AT_ONCE = frozenset(
+    {
+        "accounts", "back_off", "backfill", "black_holes", "comment_moved", "comment_refresh_s",
+        "comments_renewed_per_s", "delete_impossible", "fair_share", "gpus", "limits", "look_rest",
+        "max_starts", "memory", "nodes", "offline_black_holes", "order", "pbs_sched_reasons_only",
+        "placement", "qos", "queues", "reservations", "restricted", "retry_s", "settle_s",
+        "standing_reservations", "throttling", "timer_s", "watch_s",
+    }
+)  # fmt: skip
+"""Keys in force from the next cycle on; the others belong to what is open or remembered."""
+
+
+def changes_of(old: Config, new: Config) -> tuple[str, ...]:
+    """Keys whose values differ, in their order."""
+    return tuple(key for key in Config.model_fields if getattr(old, key) != getattr(new, key))
+
+
+def taken_at_once(old: Config, new: Config) -> Config:
+    """The old settings with those of the new ones that a running daemon can take."""
+    return old.model_copy(update={key: getattr(new, key) for key in changes_of(old, new) if key in AT_ONCE})
+
+
 def without_root(options: Options) -> list[str]:
     """What this user cannot do, a sentence each; none for root."""
     if os.geteuid() == 0:
         return []
-    told = [
+    lines = [
         f"not root: this user must be a Torque operator (qmgr -c 'set server operators += {this_user()}'), "
         "else nothing can be started",
     ]
     if not os.access(options.home / "server_priv" / "accounting", os.R_OK | os.X_OK):
-        told.append("not root: the server's accounting cannot be read; learning uses completed jobs in qstat")
+        lines.append(
+            "not root: the server's accounting cannot be read; learning uses completed jobs in qstat"
+        )
     if not os.access(options.home / "sched_logs", os.W_OK) and options.log_file is None:
-        told.append("not root: sched_logs is not writable; name a log with -L")
-    return told
+        lines.append("not root: sched_logs is not writable; name a log with -L")
+    return lines
 
 
 def run(
@@ -212,7 +280,7 @@ def run(
     ready: Callable[[], None] = lambda: None,
     new_teller: Callable[[], Teller] | None = None,
 ) -> int:
-    """Take the lock and run until told to stop; returns the exit code.
+    """Take the lock and run until it is to stop; returns the exit code.
 
     Args:
         prepared: everything checked and open.
@@ -254,13 +322,14 @@ async def _serve(
 ) -> Ending:
     options, config = prepared.options, prepared.config
     history = open_history(options, config, prepared.c_files)
-    told = take_over_usage(history, options)
-    if told:
-        logger.info("%s", told)
+    taken_over = take_over_usage(history, options)
+    if taken_over:
+        logger.info("%s", taken_over)
     figures = Figures()
     stop_metrics: Callable[[], None] | None = None
-    commands, clock = Commands(command_environment(config.commands)), ClusterClock()
-    server = torque_server(options.home, config, commands, clock)
+    to_server, clock = config.server(options.home), ClusterClock()
+    commands = to_server.new_commands()
+    server = torque_server(to_server, commands, clock)
     try:
         if config.metrics.port:
             stop_metrics = serve_figures(figures, config.metrics.address, config.metrics.port)
@@ -283,12 +352,9 @@ async def _serve(
         history.close()
 
 
-def _brain(prepared: Prepared, history: History) -> PolicyBrain:
-    return PolicyBrain(
-        prepared.in_force,
-        history,
-        reservations=tuple(each.value() for each in prepared.config.reservations),
-        dedicated=prepared.c_files.dedicated,
+def _engine(in_force: SettingsInForce, config: Config, c_files: CFiles, history: History) -> DecisionEngine:
+    return DecisionEngine(
+        in_force.at, history, reservations=config.reservations_at, dedicated=c_files.dedicated
     )
 
 
@@ -296,11 +362,11 @@ def _pace(prepared: Prepared) -> Pace:
     options, config = prepared.options, prepared.config
     return Pace(
         config.shadow_timer_s if options.shadow else config.timer_s,
-        config.settle_s, config.retry_s, options.alarm_s, config.look_rest,
+        config.settle_s, config.retry_s, options.alarm_s, config.look_rest, config.watch_s,
     )  # fmt: skip
 
 
-def _take_anew(prepared: Prepared, service: Service, brain: PolicyBrain, records: Records) -> None:
+def _take_anew(prepared: Prepared, service: Service, engine: DecisionEngine, records: Records) -> None:
     """Read our settings again, and use those that a running daemon can take.
 
     Raises:
@@ -314,9 +380,9 @@ def _take_anew(prepared: Prepared, service: Service, brain: PolicyBrain, records
     later = [key for key in changed if key not in AT_ONCE]
     prepared.config = records.config = config
     prepared.in_force = in_force
-    brain.use(in_force, tuple(each.value() for each in config.reservations))
-    brain.history.use(*_history_settings(config, prepared.c_files))
-    service.cycle.standing.use(config.back_off_rules(), config.black_hole_rules())
+    engine.use(in_force.at, config.reservations_at)
+    engine.history.use(*_history_settings(config, prepared.c_files))
+    service.cycle.orders.use(config.back_off_rules(), config.black_hole_rules())
     service.cycle.use(
         config.cycle_limits(), config.renewal(),
         deletes_impossible=config.delete_impossible, offlines_black_holes=config.offline_black_holes,
@@ -330,19 +396,23 @@ def _take_anew(prepared: Prepared, service: Service, brain: PolicyBrain, records
 
 
 def _cycle(
-    prepared: Prepared, history: History, brain: PolicyBrain, server: TorqueServer, clock: ClusterClock
-) -> Cycle:
-    config = prepared.config
-    standing = Standing(config.back_off_rules(), config.black_hole_rules())
-    standing.restore(history.pauses, clock())
-    return Cycle(
+    options: Options,
+    config: Config,
+    history: History,
+    engine: DecisionEngine,
+    server: BatchSystem,
+    clock: ClusterClock,
+) -> SchedulingCycle:
+    orders = PendingOrders(config.back_off_rules(), config.black_hole_rules())
+    orders.restore(history.pauses, clock())
+    return SchedulingCycle(
         server,
-        brain,
-        standing,
+        engine,
+        orders,
         CommentPlan(config.renewal()) if config.comments else None,
         config.cycle_limits(),
         clock,
-        lock=CycleLock(prepared.options.cycle_lock, config.order_timeout_s),
+        lock=CycleLock(options.cycle_lock, START_COMMAND, config.order_timeout_s),
         deletes_impossible=config.delete_impossible,
         offlines_black_holes=config.offline_black_holes,
     )
@@ -353,19 +423,29 @@ def _service(
     history: History,
     figures: Figures,
     commands: Commands,
-    server: TorqueServer,
+    server: BatchSystem,
     clock: ClusterClock,
 ) -> tuple[Service, Records]:
     options = prepared.options
     records = _records(prepared, history, figures)
     shadow = _shadow(prepared) if options.shadow else None
-    brain = _brain(prepared, history)
+    engine = _engine(prepared.in_force, prepared.config, prepared.c_files, history)
     service = Service(
-        _cycle(prepared, history, brain, server, clock), None, prepared.log, commands, _pace(prepared),
+        _cycle(options, prepared.config, history, engine, server, clock), None, prepared.log, commands,
+        _pace(prepared),
         dry=options.shadow,
         started_in=prepared.started_in,
     )  # fmt: skip
-    port = EventPort(prepared.listeners, prepared.callers, service.heard)
+
+    def heard(command: SchedCommand) -> None:
+        if command is SchedCommand.QUIT:
+            service.quit()
+        elif command is SchedCommand.CONFIGURE:
+            service.begin_anew()
+        elif command.asks_for_cycle:
+            service.wake(command.name.lower())
+
+    port = EventPort(prepared.listeners, prepared.callers, heard)
     service.port = port
 
     def reported(report: CycleReport, cause: str) -> None:
@@ -378,7 +458,7 @@ def _service(
             shadow.cycle(report)
 
     def hung_up() -> None:
-        _take_anew(prepared, service, brain, records)
+        _take_anew(prepared, service, engine, records)
         port.callers = read_callers(options, prepared.config)
 
     service.on_report, service.on_hang_up, service.on_failure = reported, hung_up, records.failure
@@ -433,3 +513,42 @@ def _fit_dialect(prepared: Prepared, report: CycleReport) -> None:
     if prepared.config.log_dialect == "auto" and report.look is not None:
         version = report.look.snapshot.server.version
         prepared.log.dialect = 4 if version[:2] in {"4.", "3.", "2."} else 6
+
+
+async def run_once(options: Options, *, dry: bool, note: Callable[[str], None]) -> CycleReport:
+    """Look, decide, and unless ``dry`` act; ``note`` is called with what the look waits for.
+
+    A dry run writes no file at all; it decides by what the daemon has learned, promised and left alone.
+
+    Raises:
+        ConfigError: settings. StartupError: a scheduler runs already. SnapshotError: no look at the cluster.
+    """
+    config = read_config(options.config)
+    c_files = read_c_files(options.sched_priv, config)
+    lock = LockFile(options.lock)
+    if not dry:
+        check_folder(options.sched_priv)
+        lock.take()
+    try:
+        return await _one_cycle(options, config, c_files, dry=dry, note=note)
+    finally:
+        lock.release()
+
+
+async def _one_cycle(
+    options: Options, config: Config, c_files: CFiles, *, dry: bool, note: Callable[[str], None]
+) -> CycleReport:
+    history = open_history(options, config, c_files, in_memory=dry)
+    try:
+        clock = ClusterClock()
+        to_server = config.server(options.home)
+        server = server_by_commands(to_server, to_server.new_commands(), clock, note)
+        engine = _engine(SettingsInForce(config, c_files), config, c_files, history)
+        cycle = _cycle(options, config, history, engine, server, clock)
+        report = await cycle.run(dry=dry)
+        n_later, _ = await cycle.write_comments()
+        report.n_commented += n_later
+        report.n_comments_left = cycle.n_comments_owed
+        return report
+    finally:
+        history.close()

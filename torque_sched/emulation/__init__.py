@@ -3,7 +3,7 @@
 Programs named like Torque's go on PATH (``qsub``, ``qstat``, ``pbsnodes``, ``qrun`` ...); behind them
 one server process keeps the state, lets jobs start and end, and knocks at the scheduler's port. What
 they print and how they fail follows outputs of real servers, 6.1.3 and 4.2.10; ``pbs_version`` and the
-moms' ``version`` end in ``-emulated``, so nobody takes it for the real thing. Beside them it speaks Torque's
+moms' ``version`` end in ``-emulated``, so nobody takes it for the real thing. Beside them it uses Torque's
 own batch protocol at a port of 127.0.0.1, with an emulated trqauthd.
 
 What is not emulated: routing to other servers, reservations, pbs_mom's own configuration file, checkpointing,

@@ -1,4 +1,4 @@
-"""The small verbs on jobs: qhold, qrls, qsig, qdel, qrerun, qmove, qorder, qchkpt, qmsg."""
+"""The small verbs on jobs: qhold, qrls, qsig, qdel, qrerun, qmove."""
 
 from __future__ import annotations
 
@@ -339,61 +339,3 @@ def _take_defaults(world: World, job: EmulatedJob, target: str) -> None:
             job.resources[resource] = value
             job.defaulted.append(resource)
     world.touch_job(job)
-
-
-def qchkpt(world: World, call: Call) -> Answer:
-    """Checkpoint a job; no mom here can, so none is checkpointable."""
-    options = read_options(call.arguments, "")
-    if options.error or not options.words:
-        wrong = f"qchkpt: {options.error}\n" if options.error else ""
-        return Answer(err=f"{wrong}usage: qchkpt job_identifier...\n", code=1)
-
-    def refuse(job: EmulatedJob) -> None:
-        permit(world, call, job)
-        raise Refused(15004, f"Invalid request MSG=job is not checkpointable {job.id}")
-
-    return on_jobs(world, call, options.words, refuse)
-
-
-def qorder(world: World, call: Call) -> Answer:
-    """Let two jobs change places: each takes the other's queue."""
-    options = read_options(call.arguments, "")
-    if options.error or len(options.words) != 2:
-        return Answer(err="usage: qorder job_identifier job_identifier\n", code=2)
-    for word in options.words:
-        if not WELL_FORMED.match(word):
-            return Answer(err=f"qorder: illegally formed job identifier: {word}\n", code=1)
-    try:
-        jobs = []
-        for word in options.words:
-            job = world.jobs.get(world.full_id(word))
-            if job is None:
-                raise Refused(15001, "Unknown Job Id Error MSG=cannot locate job ")
-            if not world.is_admin(call.user) and call.user != job.user:
-                raise Refused(15007, "Unauthorized Request  MSG=operation not permitted ")
-            jobs.append(job)
-        if any(job.state in "RESC" for job in jobs):
-            raise Refused(15018, f"{_BAD_STATE} ")
-    except Refused as error:
-        return Answer(err=f"qorder: {error.text}\n", code=error.exit_code)
-    one, other = jobs
-    if one.queue != other.queue:
-        first, second = other.queue, one.queue
-        _take_defaults(world, one, first)
-        _take_defaults(world, other, second)
-    return Answer()
-
-
-def qmsg(world: World, call: Call) -> Answer:
-    """Write into the output of running jobs; nobody here reads it. (The real 6.1.3 never answers.)"""
-    options = read_options(call.arguments, "EO", program="qmsg")
-    if options.error or len(options.words) < 2:
-        wrong = f"qmsg: {options.error}\n" if options.error else ""
-        return Answer(err=f"{wrong}usage: qmsg [-O] [-E] message job_identifier...\n", code=2)
-
-    def check(job: EmulatedJob) -> None:
-        permit(world, call, job)
-        if job.state != "R":
-            raise Refused(15018, f"{_BAD_STATE} {job.id}")
-
-    return on_jobs(world, call, options.words[1:], check)

@@ -10,10 +10,9 @@ from torque_sched.emulation.checks import Misused, canonical, check_options, exe
 from torque_sched.emulation.depend import add_depends, read_depends
 from torque_sched.emulation.lifecycle import settle
 from torque_sched.emulation.model import EmulatedJob, Refused
-from torque_sched.emulation.placing import NeverFits, can_ever_fit
+from torque_sched.emulation.placing import NeverFits, SpecError, can_ever_fit, parse_spec
 from torque_sched.emulation.qsub_client import parse_pairs
 from torque_sched.emulation.routing import check_limits, check_server
-from torque_sched.emulation.spec import SpecError, parse_spec
 from torque_sched.emulation.submit import RESOURCES, output_path
 from torque_sched.emulation.world import World
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from torque_sched.core.batch_protocol import (
+from torque_sched.batch.torque.protocol import (
     AuthenticateUser,
     Disconnect,
     ErrorCode,
@@ -26,7 +26,7 @@ from torque_sched.core.batch_protocol import (
     RequestDecoder,
     encode_reply,
 )
-from torque_sched.core.batch_protocol.dis import Garbled, Incomplete, read_number
+from torque_sched.batch.torque.protocol.dis import Garbled, Incomplete, read_number
 from torque_sched.emulation.batch_requests import Answered, names_of, read_async_modify, refusal, words_of
 from torque_sched.emulation.faults import Fault, Faults
 from torque_sched.emulation.world import World
@@ -42,7 +42,7 @@ _MOST_BYTES = 1 << 16
 _MOST_IN_TURN = 16
 """Requests of one client before another one has its turn."""
 _ENOUGH = 8
-"""Bytes in which the first number of a message is told."""
+"""Bytes that hold the first number of a message."""
 _PROTOCOLS = (2, 4)
 Perform = Callable[[Request, str], Answered]
 """What the server answers to a request of a user, once it is done and committed."""

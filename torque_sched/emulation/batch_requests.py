@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torque_sched.core.batch_protocol import (
+from torque_sched.batch.torque.protocol import (
     Attribute,
     DeleteJob,
     ErrorCode,
@@ -31,7 +31,7 @@ from torque_sched.core.batch_protocol import (
     Status,
     encode_reply,
 )
-from torque_sched.core.batch_protocol.dis import encode_number
+from torque_sched.batch.torque.protocol.dis import encode_number
 from torque_sched.emulation.act import delete_job, permit, refuse_complete
 from torque_sched.emulation.attributes import READ_ONLY, is_queue_attribute, is_server_attribute
 from torque_sched.emulation.call import Call, Options

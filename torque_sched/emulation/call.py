@@ -68,7 +68,7 @@ def read_options(
     """Read getopt-style arguments; ``letters`` as for getopt ("ab:" = -a, -b VALUE).
 
     With ``permute`` options may follow words, as GNU getopt allows; with ``program`` all that is wrong is
-    told in its name, else the first thing only.
+    reported in its name, else the first thing only.
     """
     values: dict[str, list[str]] = {}
     errors: list[str] = []

@@ -40,7 +40,7 @@ class SentEvent:
 
 
 class ManualClock:
-    """The clock of an emulation with ``clock="manual"``: it moves only when it is told to."""
+    """The clock of an emulation with ``clock="manual"``: only `advance` moves it."""
 
     def __init__(self, torque: EmulatedTorque) -> None:
         self._torque = torque
@@ -133,7 +133,7 @@ class EmulatedTorque:
 
     @property
     def port(self) -> int:
-        """Where the server speaks it, on 127.0.0.1; the same after a restart, 0 before the first start."""
+        """The server's port for it, on 127.0.0.1; the same after a restart, 0 before the first start."""
         path = self.home / "port"
         return int(path.read_text(encoding="ascii")) if path.exists() else 0
 
@@ -161,7 +161,7 @@ class EmulatedTorque:
             detached: it is to live on when this process ends.
 
         Raises:
-            StartupError: it did not come up; the message has its own words.
+            StartupError: it did not start; the message has its own words.
         """
         reader, writer = os.pipe()
         listeners = [word for target in self.listeners for word in ("-l", target)]

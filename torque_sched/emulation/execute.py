@@ -122,7 +122,7 @@ class Processes:
         self._children.append(child)
 
     def finished(self) -> list[tuple[str, int]]:
-        """Jobs whose script is over, with the exit status; each is told once."""
+        """Jobs whose script is over, with the exit status; each is named once."""
         self._children = [child for child in self._children if child.poll() is None]
         over = []
         for job_id, folder in list(self._watched.items()):

@@ -36,12 +36,6 @@ PROGRAMS = [
     "qdel",
     "qrerun",
     "qmove",
-    "qorder",
-    "qchkpt",
-    "momctl",
-    "pbsdsh",
-    "qmsg",
-    "qselect",
     "qmgr",
     "qstart",
     "qstop",
@@ -135,7 +129,7 @@ def install(
     (state / "server_name").write_text(f"{settings.server}\n", encoding="utf-8")
     if settings.clock == "manual":
         (state / "clock").write_text(f"{now_s:.6f}\n", encoding="ascii")
-    world = _first_world(settings, now_s, queues, server)
+    world = first_world(settings, now_s, queues, server)
     world.next_job = next_job
     for node in nodes:
         if node.name in world.nodes:
@@ -147,9 +141,10 @@ def install(
     _write_programs(directory / "bin")
 
 
-def _first_world(
+def first_world(
     settings: Settings, now_s: float, queues: dict[str, dict[str, str]] | None, server: dict[str, str] | None
 ) -> World:
+    """The world of a cluster that was just made."""
     world = World(settings, now_s=now_s)
     admins = ",".join(f"{name}@{settings.server}" for name in settings.admins)
     world.server = {

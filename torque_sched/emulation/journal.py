@@ -1,10 +1,12 @@
-"""The state on disk: a snapshot and the changes since, one line per command; a killed server reads both
-back.
+"""The state on disk: a snapshot and the changes since, one line per command, and the jobs' scripts.
 
-A line is written with one ``write`` before the client hears of the change, so what a client was told is
-never lost when the server is killed; but a start in the background is, as with real servers, done and written
-after its client's answer. (It is not flushed to the disk: a power cut may lose the last
-seconds.) Generations: ``snapshot.json`` names the journal that follows it, and is replaced by renaming.
+A killed server reads both back. A line is written with one ``write`` before the client hears of the change,
+so an answer to a client is never lost when the server is killed; but a start in the background is, as with
+real servers, done and written after its client's answer. It is not flushed to the disk: a power cut may lose
+the last seconds. Generations: ``snapshot.json`` names the journal that follows it, and is replaced by
+renaming.
+
+The script of a job is ``server_priv/jobs/JOB.SC``, as real servers keep it.
 """
 
 from __future__ import annotations
@@ -201,3 +203,38 @@ def _apply(world: World, record: dict[str, Any]) -> None:
         world.server = dict(server["attributes"])
         world.next_job, world.next_rank = server["next_job"], server["next_rank"]
         world.assigned = list(server["assigned"])
+
+
+class ScriptFiles:
+    """The script files of one server; those of jobs it has forgotten go.
+
+    Args:
+        folder: made when it is missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._place = str(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._kept = {path.name.removesuffix(".SC") for path in folder.glob("*.SC")}
+
+    def keep(self, world: World, job_id: str) -> None:
+        """Write the script of a job that was just submitted; readable for its owner alone."""
+        job = world.jobs.get(job_id)
+        if job is None:
+            return
+        # Plain system calls: this stands between a qsub and its answer.
+        temporary = f"{self._place}/.{job_id}.new"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, job.script.encode("utf-8", "surrogateescape"))
+        finally:
+            os.close(fd)
+        os.rename(temporary, f"{self._place}/{job_id}.SC")  # noqa: PTH104 -- see above
+        self._kept.add(job_id)
+
+    def tidy(self, world: World) -> None:
+        """Remove those of jobs that are gone."""
+        for job_id in [each for each in self._kept if each not in world.jobs]:
+            (self._folder / f"{job_id}.SC").unlink(missing_ok=True)
+            self._kept.discard(job_id)

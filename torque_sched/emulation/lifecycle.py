@@ -289,12 +289,13 @@ def _fall_back(world: World, job: EmulatedJob) -> None:
 
 
 def _finished(
-    world: World, job: EmulatedJob, exit_status: int, *, was_deleted: bool = False, is_told: bool = True
+    world: World, job: EmulatedJob, exit_status: int, *, was_deleted: bool = False, is_reported: bool = True
 ) -> None:
     if not was_deleted:
-        # Seen on real servers: the end of a job that never ran is told only when the server forgets it.
+        # Seen on real servers: the scheduler hears of the end of a job that never ran only when the
+        # server forgets it.
         world.notify(COMMANDS["new" if job.parent else "term"])
-    _dependants(world, job, exit_status, was_deleted=was_deleted, is_told=is_told)
+    _dependants(world, job, exit_status, was_deleted=was_deleted, is_reported=is_reported)
     parent = world.jobs.get(job.parent)
     if parent is not None and parent.slot_limit:
         held = next(
@@ -327,12 +328,12 @@ def _finished(
         forget(world, job)
 
 
-def _drop(world: World, job: EmulatedJob, *, is_told: bool = False) -> None:
+def _drop(world: World, job: EmulatedJob, *, is_reported: bool = False) -> None:
     """A job that never ran is over: no end, no exit status."""
     job.state, job.substate = "C", 59
     job.attributes["mtime"] = str(int(world.now_s))
     # Seen on 4.2.10: nobody tells the jobs that wait for a deleted one, but for `afterany`.
-    _finished(world, job, KILLED, was_deleted=True, is_told=is_told or not world.settings.is_old)
+    _finished(world, job, KILLED, was_deleted=True, is_reported=is_reported or not world.settings.is_old)
 
 
 def forget(world: World, job: EmulatedJob) -> None:
@@ -348,12 +349,12 @@ def forget(world: World, job: EmulatedJob) -> None:
 
 
 def _dependants(
-    world: World, job: EmulatedJob, exit_status: int, *, was_deleted: bool, is_told: bool
+    world: World, job: EmulatedJob, exit_status: int, *, was_deleted: bool, is_reported: bool
 ) -> None:
     for kind, other in followers(world, job, ("afterok", "afternotok", "afterany", "after")):
         if other.state == "C":
             continue
-        if not is_told and kind != "afterany":
+        if not is_reported and kind != "afterany":
             continue
         if other.state in "RES" or kind == "afterany" or (is_met(kind, exit_status) and not was_deleted):
             drop(world, other, kind, job.id)
@@ -382,7 +383,7 @@ def _give_up(world: World, job: EmulatedJob, why: str) -> None:
     """A dependency can never be met: the job is deleted, and says why."""
     world.account("D", job.id, f"requestor=root@{world.settings.server}")
     job.attributes.update(comment=why, exit_status=str(KILLED))
-    _drop(world, job, is_told=True)
+    _drop(world, job, is_reported=True)
     job.substate = 55
     if world.settings.is_old and job.id in world.jobs:
         forget(world, job)

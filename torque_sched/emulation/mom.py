@@ -1,6 +1,6 @@
 """What the moms report: load, memory, sessions, GPUs, as of their last report.
 
-A mom speaks every ``report_s`` seconds at its own phase, so the server always shows the past. The load
+A mom reports every ``report_s`` seconds at its own phase, so the server always shows the past. The load
 average follows the running jobs' declared load with the time constant of a one-minute average.
 """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torque_sched.emulation.call import DENIED
 from torque_sched.emulation.model import EmulatedJob, EmulatedQueue, Refused, seconds_of, size_kb
-from torque_sched.emulation.spec import parse_spec
+from torque_sched.emulation.placing import parse_spec
 from torque_sched.emulation.world import World
 
 RETRY_S = 10.0

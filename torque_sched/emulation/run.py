@@ -8,9 +8,8 @@ import re
 from torque_sched.emulation.call import Answer, Call, read_options
 from torque_sched.emulation.lifecycle import start, write_exec_host
 from torque_sched.emulation.model import EmulatedJob, Refused
-from torque_sched.emulation.placing import NeverFits, NotNow, Placement, find_placement
+from torque_sched.emulation.placing import NeverFits, NotNow, Placement, find_placement, gpu_flags, with_mode
 from torque_sched.emulation.routing import is_route
-from torque_sched.emulation.spec import gpu_flags, with_mode
 from torque_sched.emulation.world import World
 
 WELL_FORMED = re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?(@[\w.-]+)?$")

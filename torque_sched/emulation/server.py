@@ -20,8 +20,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from torque_sched.core.batch_protocol import Request
-from torque_sched.emulation import act, alter, manage, momctl, qselect, query, run, submit
+from torque_sched.batch.torque.protocol import Request
+from torque_sched.emulation import act, alter, manage, query, run, submit
 from torque_sched.emulation.batch_port import BatchPort
 from torque_sched.emulation.batch_requests import Answered, Requests, real_time_s
 from torque_sched.emulation.call import DENIED, Answer, Call, Verb, unknown_host
@@ -29,13 +29,12 @@ from torque_sched.emulation.control_verb import Control
 from torque_sched.emulation.events import EventSender
 from torque_sched.emulation.execute import Processes
 from torque_sched.emulation.faults import Fault, Faults
-from torque_sched.emulation.journal import Journal
+from torque_sched.emulation.journal import Journal, ScriptFiles
 from torque_sched.emulation.lifecycle import COMMANDS, advance, end
 from torque_sched.emulation.local_socket import listen_at, name_of, other_end
 from torque_sched.emulation.model import EmulatedJob
 from torque_sched.emulation.mom import report
 from torque_sched.emulation.routing import is_route
-from torque_sched.emulation.scripts import ScriptFiles
 from torque_sched.emulation.trqauthd import Trqauthd
 from torque_sched.emulation.world import World
 from torque_sched.errors import ConfigError, StartupError
@@ -74,7 +73,7 @@ class EmulatedServer:
         self._processes = Processes(directory / "run")
         self._faults = Faults(directory / "faults.json")
         self._scripts = ScriptFiles(directory / "server_priv" / "jobs")
-        self._verbs = _verbs(self.world)
+        self._verbs = verbs_of(self.world)
         self._requests = Requests()
         self._batch = BatchPort(directory, self.world, self.perform_request, self.finish, self._faults)
         self._trqauthd = Trqauthd(directory, self._batch, settings, self._faults)
@@ -358,15 +357,13 @@ def _n_jobs(call: Call) -> int:
     return n_jobs
 
 
-def _verbs(world: World) -> dict[str, Verb]:
+def verbs_of(world: World) -> dict[str, Verb]:
     """Every emulated program by name."""
     nodes = query.Pbsnodes()
     return {
         "qsub": submit.qsub, "qrun": run.qrun, "qstat": query.qstat, "pbsnodes": nodes, "qnodes": nodes,
         "qalter": alter.qalter, "qhold": act.qhold, "qrls": act.qrls, "qsig": act.qsig, "qdel": act.qdel,
-        "qrerun": act.qrerun, "qmove": act.qmove, "qorder": act.qorder, "qchkpt": act.qchkpt,
-        "qmsg": act.qmsg, "qselect": qselect.qselect, "qmgr": manage.qmgr, "momctl": momctl.momctl,
-        "pbsdsh": momctl.pbsdsh,
+        "qrerun": act.qrerun, "qmove": act.qmove, "qmgr": manage.qmgr,
         "qstart": manage.switch_queue, "qstop": manage.switch_queue, "qenable": manage.switch_queue,
         "qdisable": manage.switch_queue, "qterm": manage.qterm, "emulated": Control(),
     }  # fmt: skip

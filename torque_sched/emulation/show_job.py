@@ -8,8 +8,8 @@ from xml.sax.saxutils import escape
 
 from torque_sched.emulation.model import EmulatedJob, seconds_of, size_kb, walltime_text
 from torque_sched.emulation.mom import refresh_used, report
+from torque_sched.emulation.placing import SpecError, parse_spec
 from torque_sched.emulation.routing import is_route
-from torque_sched.emulation.spec import SpecError, parse_spec
 from torque_sched.emulation.world import World
 
 OPERATOR = "@operator"

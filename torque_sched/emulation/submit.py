@@ -9,7 +9,7 @@ from torque_sched.emulation.checks import Misused, canonical, execution_time_s
 from torque_sched.emulation.depend import link, set_depends
 from torque_sched.emulation.lifecycle import COMMANDS, hold_text, settle
 from torque_sched.emulation.model import NO_SLOTS, EmulatedJob, EmulatedQueue, Refused, range_indices, size_kb
-from torque_sched.emulation.placing import NeverFits, can_ever_fit
+from torque_sched.emulation.placing import NeverFits, SpecError, can_ever_fit, parse_spec
 from torque_sched.emulation.qsub_client import (
     NeedsInput,
     Stopped,
@@ -20,7 +20,6 @@ from torque_sched.emulation.qsub_client import (
     variables,
 )
 from torque_sched.emulation.routing import RETRY_S, check_kind, check_limits, check_room, check_server, route
-from torque_sched.emulation.spec import SpecError, parse_spec
 from torque_sched.emulation.world import World
 
 RESOURCES = frozenset(

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from torque_sched.core.batch_protocol import (
+from torque_sched.batch.torque.protocol import (
     ACTIVE_SERVER_QUESTION,
     MOST_LINE_BYTES,
     AuthenticateUser,
@@ -28,7 +28,7 @@ from torque_sched.core.batch_protocol import (
     encode_answer,
     encode_request,
 )
-from torque_sched.core.batch_protocol.dis import encode_string
+from torque_sched.batch.torque.protocol.dis import encode_string
 from torque_sched.emulation.batch_port import BatchPort
 from torque_sched.emulation.events import PrivilegedPorts
 from torque_sched.emulation.faults import Faults

@@ -58,7 +58,7 @@ class Settings:
 
     @property
     def is_old(self) -> bool:
-        """Whether this speaks the dialect of 4.2.10."""
+        """Whether this is the dialect of 4.2.10."""
         return self.version.startswith("4.")
 
     @property

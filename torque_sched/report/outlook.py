@@ -6,19 +6,19 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timezone, tzinfo
 from typing import Any
 
-from torque_sched.core.decisions import Hold, NodeShare, Start
-from torque_sched.core.model import Job
-from torque_sched.core.states import JobState
+from torque_sched.batch.documents import hosts_text, plain
+from torque_sched.decide.context import PendingStart
+from torque_sched.decide.expected import EXPECTED_JOBS, LOOKED_AT, expected_starts
+from torque_sched.decide.explain import PlannedStart
+from torque_sched.decide.explain import showstart as planned_start
+from torque_sched.decide.settings import BACKFILLS
 from torque_sched.errors import ConfigError
-from torque_sched.learning.expectations import ErrorSeen
-from torque_sched.learning.promises import KeptPromise, Outcome
-from torque_sched.policies.backfill import PlanningBackfill
-from torque_sched.policies.backfilling.show import PlannedStart
-from torque_sched.policies.backfilling.show import showstart as planned_start
-from torque_sched.policies.context import PendingStart
-from torque_sched.policies.expected import EXPECTED_JOBS, LOOKED_AT, expected_starts
-from torque_sched.policies.registry import BACKFILLS
-from torque_sched.policies.start_words import expected_words, guaranteed_words
+from torque_sched.learn.expectations import ErrorSeen
+from torque_sched.learn.promises import KeptPromise, Outcome
+from torque_sched.model.cluster import Job
+from torque_sched.model.decisions import Hold, Start
+from torque_sched.model.states import JobState
+from torque_sched.model.texts import expected_words, guaranteed_words
 from torque_sched.report.picture import Picture
 from torque_sched.report.promised import outcome_of_job, outcome_words, promise_words
 from torque_sched.report.tables import clock, job_line
@@ -58,25 +58,25 @@ class Outlook:
 
     def lines(self) -> list[str]:
         """For people."""
-        told = [job_line(self.job)]
+        lines = [job_line(self.job)]
         if self.under_way is not None:
-            nodes = "+".join(_share(each) for each in self.under_way.allocation)
+            nodes = hosts_text(self.under_way.allocation)
             ordered = clock(self.under_way.asked_s)
-            told.append(
+            lines.append(
                 f"start: it started just now on {nodes}: ordered {ordered}, not confirmed yet by a look"
             )
-            return told
+            return lines
         if self.planned is None:
-            told.append(self._past())
-            return told
+            lines.append(self._past())
+            return lines
         if self.planned.start_s is not None and self.planned.start_s <= self.now_s:
-            told.append(f"start: now{_on(self.planned)}")
+            lines.append(f"start: now{_on(self.planned)}")
         else:
-            told += [self._guaranteed(self.planned), self._expected()]
+            lines += [self._guaranteed(self.planned), self._expected()]
         if self.kept is not None:
-            told += promise_words(self.kept)[0 if self.kept.is_withdrawn else 1 :]
-        told += [f"because: {each}" for each in self.planned.evidence]
-        return told
+            lines += promise_words(self.kept)[0 if self.kept.is_withdrawn else 1 :]
+        lines += [f"because: {each}" for each in self.planned.evidence]
+        return lines
 
     def _past(self) -> str:
         if self.outcome is not None:
@@ -93,15 +93,15 @@ class Outlook:
         # The last cycle's, as the job's comment has it; the plan of now may be sooner, and the next cycle's.
         kept_s = self.kept.promise.start_s if self.kept is not None and not self.kept.is_withdrawn else 0.0
         latest_s = max(planned.start_s, kept_s)
-        told = f"guaranteed: {guaranteed_words(latest_s, self.zone)}"
-        return f"{told}, in {span(latest_s - self.now_s)}{_on(planned)}"
+        text = f"guaranteed: {guaranteed_words(latest_s, self.zone)}"
+        return f"{text}, in {span(latest_s - self.now_s)}{_on(planned)}"
 
     def _expected(self) -> str:
         """By the run times of ended jobs, with the error seen so far."""
         if self.expected_s is None:
             return f"expected: not known: {self.why_not_expected}"
-        told = expected_words(self.expected_s, self.zone).removeprefix("expected ")
-        return f"expected: {told}, in {span(self.expected_s - self.now_s)}; {error_words(self.error)}"
+        text = expected_words(self.expected_s, self.zone).removeprefix("expected ")
+        return f"expected: {text}, in {span(self.expected_s - self.now_s)}; {error_words(self.error)}"
 
     def document(self) -> dict[str, Any]:
         """For programs; times in seconds since the epoch, None: not known."""
@@ -118,10 +118,7 @@ class Outlook:
             "expected_start_s": self.expected_s,
             "expected_error": asdict(self.error) if self.error is not None else None,
             "is_guaranteed": planned is not None and planned.is_promise,
-            "nodes": [
-                {"node": each.node, "ppn": each.ppn, "gpus": each.gpus}
-                for each in (planned.allocation if planned is not None else ())
-            ],
+            "nodes": [plain(each) for each in (planned.allocation if planned is not None else ())],
             "guaranteed_start_s": promise.start_s
             if promise is not None
             else outcome.last_s
@@ -162,12 +159,8 @@ def _late(error_s: float) -> str:
 
 
 def _on(planned: PlannedStart) -> str:
-    nodes = "+".join(_share(each) for each in planned.allocation)
+    nodes = hosts_text(planned.allocation)
     return f" on {nodes}" if nodes else ""
-
-
-def _share(each: NodeShare) -> str:
-    return f"{each.node}:ppn={each.ppn}" + (f":gpus={each.gpus}" if each.gpus else "")
 
 
 _PAST = frozenset({JobState.RUNNING, JobState.EXITING, JobState.COMPLETED, JobState.SUSPENDED})
@@ -191,7 +184,7 @@ def outlook_of(picture: Picture, job: Job) -> Outlook:
 
 def _why_none(picture: Picture, planned: PlannedStart) -> str:
     backfill = picture.settings.backfill
-    if isinstance(backfill, PlanningBackfill) and isinstance(planned.decision, Hold):
+    if backfill.ahead is not None and isinstance(planned.decision, Hold):
         return _holds(planned.decision)
     name = next((name for name, kind in BACKFILLS.items() if kind is type(backfill)), "this one")
     return f"backfill {name} guarantees no start"

@@ -2,16 +2,123 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 
-from torque_sched.learning.rows import BalanceRow
-from torque_sched.report.kept import promises_section
-from torque_sched.report.markup import html_table
+from torque_sched.learn.promises import Outcome
+from torque_sched.learn.rows import BalanceRow
 from torque_sched.report.summary import Summary
-from torque_sched.report.svg import Line, bars, lines
 from torque_sched.report.words import percent, span
+
+_WIDTH, _HEIGHT = 760, 220
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 14, 16, 34
+
+COLOURS = ("#1f6feb", "#d1600a", "#2b8a3e", "#9c36b5")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series; ``values`` belong to the same positions in every series of a plot."""
+
+    name: str
+    values: Sequence[float]
+
+
+def lines(title: str, positions: Sequence[float], series: Sequence[Line], ticks: Sequence[str] = ()) -> str:
+    """Series over positions that rise.
+
+    Args:
+        title: above the plot.
+        positions: of the values.
+        series: the lines.
+        ticks: words below the axis, evenly spread.
+    """
+    top = _round_up(max((value for line in series for value in line.values), default=0.0))
+    first, last = (positions[0], positions[-1]) if positions else (0.0, 1.0)
+    width = (last - first) or 1.0
+    parts = [_frame(title, top, ticks)]
+    for number, line in enumerate(series):
+        colour = COLOURS[number % len(COLOURS)]
+        points = " ".join(
+            f"{_x((at - first) / width):.1f},{_y(value / top):.1f}"
+            for at, value in zip(positions, line.values, strict=True)
+        )
+        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{points}"/>')
+        parts.append(
+            f'<text x="{_LEFT + 10 + 170 * number}" y="{_HEIGHT - 4}" fill="{colour}">'
+            f"{escape(line.name)}</text>"
+        )
+    return _svg(title, parts)
+
+
+def bars(title: str, values: Sequence[float], labels: Sequence[str]) -> str:
+    """One bar for each value, with its label below."""
+    top = _round_up(max(values, default=0.0))
+    parts = [_frame(title, top, ())]
+    step = (_WIDTH - _LEFT - _RIGHT) / max(1, len(values))
+    for at, (value, label) in enumerate(zip(values, labels, strict=True)):
+        x, y = _LEFT + at * step, _y(value / top)
+        parts.append(
+            f'<rect x="{x + step * 0.1:.1f}" y="{y:.1f}" width="{step * 0.8:.1f}" '
+            f'height="{_HEIGHT - _BOTTOM - y:.1f}" fill="{COLOURS[0]}"><title>{value:g}</title></rect>'
+            f'<text x="{x + step / 2:.1f}" y="{_HEIGHT - _BOTTOM + 14}" text-anchor="middle">'
+            f"{escape(label)}</text>"
+        )
+    return _svg(title, parts)
+
+
+def _svg(title: str, parts: Sequence[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">'
+        + "".join(parts)
+        + "</svg>"
+    )
+
+
+def _frame(title: str, top: float, ticks: Sequence[str]) -> str:
+    parts = [f'<text x="{_LEFT}" y="11" font-weight="bold">{escape(title)}</text>']
+    for share in (0.0, 0.5, 1.0):
+        y = _y(share)
+        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ccc"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{top * share:g}</text>')
+    for number, tick in enumerate(ticks):
+        x = _x(number / max(1, len(ticks) - 1))
+        anchor = "start" if number == 0 else "end" if number == len(ticks) - 1 else "middle"
+        y = _HEIGHT - _BOTTOM + 13
+        parts.append(f'<text x="{x:.1f}" y="{y}" text-anchor="{anchor}">{escape(tick)}</text>')
+    return "".join(parts)
+
+
+def _x(share: float) -> float:
+    return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+
+
+def _y(share: float) -> float:
+    return _TOP + (1 - min(1.0, max(0.0, share))) * (_HEIGHT - _TOP - _BOTTOM)
+
+
+def _round_up(value: float) -> float:
+    """A round number not below the value, and above 0."""
+    if value < 1e-12:
+        return 1.0
+    power = 10.0 ** len(f"{int(value)}") / 10 if value >= 1 else 1.0
+    while value < power:
+        power /= 10
+    return next((step * power for step in (1, 2, 2.5, 5, 10) if value <= step * power), value)
+
+
+def html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of plain texts."""
+    head = "".join(f"<th>{escape(each)}</th>" for each in heads)
+    body = "".join("<tr>" + "".join(f"<td>{escape(each)}</td>" for each in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
 
 _STYLE = (
     "body{font:14px/1.45 system-ui,sans-serif;max-width:860px;margin:2em auto;padding:0 1em;color:#1c1c1c}"
@@ -163,3 +270,117 @@ def _number(value: float | None) -> str:
 
 def _stamp(at_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
+
+
+ON_TIME_S = 60.0
+"""A start so little after the guaranteed one counts as kept: a job ends, a mom reports it, a cycle runs."""
+
+_BOUNDS_S = (-3600.0, -300.0, -ON_TIME_S, ON_TIME_S, 300.0, 3600.0)
+
+_NAMES = (
+    "> 1 h early",
+    "> 5 min early",
+    "> 1 min early",
+    "on time",
+    "< 5 min late",
+    "< 1 h late",
+    "later",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Punctuality:
+    """Starts against one kind of guaranteed start; all in seconds, above 0: late."""
+
+    n: int
+    kept: float
+    """Share that started in time, or at most `ON_TIME_S` after."""
+    mean_s: float
+    mean_late_s: float
+    """Mean of what they were late; those in time count 0."""
+    half_s: float
+    most_s: float
+    """Nine of ten were not later than this."""
+    worst_s: float
+
+
+def punctuality(errors_s: Sequence[float]) -> Punctuality | None:
+    """How punctual starts were; None without any."""
+    if not errors_s:
+        return None
+    ordered = sorted(errors_s)
+
+    def quantile(share: float) -> float:
+        return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+    return Punctuality(
+        len(ordered),
+        sum(each <= ON_TIME_S for each in ordered) / len(ordered),
+        statistics.fmean(ordered),
+        statistics.fmean(max(0.0, each) for each in ordered),
+        quantile(0.5),
+        quantile(0.9),
+        ordered[-1],
+    )
+
+
+def promises_section(outcomes: Sequence[Outcome]) -> Iterable[str]:
+    """The part of the page."""
+    yield "<h2>Guaranteed starts</h2>"
+    if not outcomes:
+        yield "<p>No job with a guaranteed start started in this time.</p>"
+        return
+    firsts = [each.first_error_s for each in outcomes]
+    lasts = [each.last_error_s for each in outcomes]
+    yield (
+        f"<p>{len(outcomes)} jobs had a guaranteed start. Error: actual start less the guaranteed "
+        "one; the first one is set when a job is first considered, and may only get sooner.</p>"
+    )
+    rows = (("the first one", punctuality(firsts)), ("the last one", punctuality(lasts)))
+    yield html_table(
+        ("against", "kept", "mean error", "mean lateness", "half by", "9 of 10 by", "worst"),
+        (
+            (
+                words, percent(each.kept),
+                *map(_signed, (each.mean_s, each.mean_late_s, each.half_s, each.most_s, each.worst_s)),
+            )
+            for words, each in rows
+            if each is not None
+        ),
+    )  # fmt: skip
+    yield from _broken(outcomes)
+    counts = [0] * len(_NAMES)
+    for error_s in firsts:
+        counts[sum(error_s > bound for bound in _BOUNDS_S)] += 1
+    yield bars("jobs by start against the first guaranteed start", [float(n) for n in counts], _NAMES)
+    yield from _promise_course(outcomes)
+
+
+def _broken(outcomes: Sequence[Outcome]) -> Iterable[str]:
+    better = sum(each.n_better for each in outcomes)
+    kinds = Counter(kind for each in outcomes for kind in each.broken_kinds)
+    broken = sum(1 for each in outcomes if each.n_broken)
+    yield f"<p>Starts were improved {better} times; those of {broken} jobs were put off or withdrawn.</p>"
+    if kinds:
+        yield html_table(("why put off", "jobs"), ((kind, str(n)) for kind, n in kinds.most_common()))
+
+
+def _promise_course(outcomes: Sequence[Outcome]) -> Iterable[str]:
+    """Minutes late and early, by time of start."""
+    if len(outcomes) < 2:
+        return
+    ordered = sorted(outcomes, key=lambda each: each.start_s)
+    shown = ordered[:: max(1, len(ordered) // _POINTS)]
+    positions = [each.start_s for each in shown]
+    places = [min(len(positions) * part // 3, len(positions) - 1) for part in range(4)]
+    ticks = tuple(time.strftime("%Y-%m-%d %H:%M", time.localtime(positions[at])) for at in places)
+    series = (
+        Line("after the first one", [max(0.0, each.first_error_s) / 60 for each in shown]),
+        Line("before it", [max(0.0, -each.first_error_s) / 60 for each in shown]),
+        Line("after the last one", [max(0.0, each.last_error_s) / 60 for each in shown]),
+    )
+    yield lines("starts against guaranteed starts, minutes", positions, series, ticks)
+
+
+def _signed(seconds: float) -> str:
+    return f"-{span(-seconds)}" if seconds <= -0.5 else span(seconds)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torque_sched.adapters.state_file import open_plain
-from torque_sched.core.reasons import Reason, log_text_for
+from torque_sched.model.reasons import Reason, log_text_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,10 @@ def _lines_naming(folder: Path, job: str) -> Iterator[dict[str, Any]]:
             with open_plain(path) as lines:
                 for line in lines:
                     if wanted in line and line.endswith(b"\n"):
-                        yield json.loads(line)
-        except (OSError, ValueError):
+                        # A damaged line says nothing; those after it do.
+                        with suppress(ValueError, RecursionError):
+                            found = json.loads(line)
+                            if isinstance(found, dict):
+                                yield found
+        except OSError:
             continue

@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from torque_sched.adapters.home import holder_of
-from torque_sched.adapters.pbs import look_once
 from torque_sched.adapters.state_file import lives, read_plain
-from torque_sched.core.model import Job, JobId, Node, NodeName
-from torque_sched.core.snapshot import Snapshot
+from torque_sched.batch.connect import look_once
 from torque_sched.daemon.answers import LastLook
 from torque_sched.daemon.c_policy import CFiles, SettingsInForce, half_life_s, read_c_files
 from torque_sched.daemon.config import Config, read_config
-from torque_sched.daemon.place import Options, command_environment
+from torque_sched.daemon.paths import Options
+from torque_sched.decide.context import BackOff, Context, Pause
+from torque_sched.decide.settings import Settings
 from torque_sched.errors import ConfigError, StartupError
-from torque_sched.learning import History, HistorySettings
-from torque_sched.policies.context import BackOff, Context, Pause
-from torque_sched.policies.settings import Settings
+from torque_sched.learn import History, HistorySettings
+from torque_sched.learn.usage import ACCOUNT, GROUP, USER
+from torque_sched.model.cluster import Job, JobId, Node, NodeName
+from torque_sched.model.snapshot import Snapshot
 from torque_sched.report.viewer import Viewer, this_viewer
 
 _REBUILD_JOBS = 3000
@@ -117,27 +118,30 @@ def take_picture(options: Options, note: Callable[[str], None]) -> Picture:
 
     Args:
         options: where the daemon's files are.
-        note: told what the look waits for when that takes long, and what cannot be shown.
+        note: called with what the look waits for when that takes long, and what cannot be shown.
 
     Raises:
         ConfigError: settings. SnapshotError: no look at the cluster. StartupError: a file cannot be read.
     """
     config = read_config(options.config)
     c_files = read_c_files(options.sched_priv, config)
-    snapshot = look_once(command_environment(config.commands), config.query_timeout_s, note).snapshot
+    snapshot = look_once(config.server(options.home), note).snapshot
     settings = SettingsInForce(config, c_files).at(snapshot.now_s)
     history, has_history = _history(options, config, c_files, settings, note)
     history.observe(snapshot)
     state = read_state(options)
+    usage = history.used.by_kind(snapshot.now_s)
     context = Context(
         back_off=state.back_off(snapshot.now_s),
         measured=history.measured(snapshot),
         placed=history.placed(snapshot),
         predictions=history.predictions(),
-        usage=history.usage(snapshot.now_s),
+        usage=usage[USER],
+        group_usage=usage[GROUP],
+        account_usage=usage[ACCOUNT],
         gpu_weight=history.used.gpu_weight,
         reservations=(
-            *(each.value() for each in config.reservations), *history.reservations(snapshot.now_s),
+            *config.reservations_at(snapshot), *history.reservations(snapshot.now_s),
         ),
         dedicated=c_files.dedicated,
         promises=history.promises.carried(snapshot),
@@ -183,7 +187,7 @@ def _history(
 ) -> tuple[History, bool]:
     learning = config.learning
     chosen = HistorySettings(
-        predictors=learning.predictors, best_of=learning.best_of, rebuild_jobs=_REBUILD_JOBS,
+        predictors=learning.predictors, rebuild_jobs=_REBUILD_JOBS,
         min_similar=learning.min_similar, sample_lag_s=settings.nodes.sample_lag_s,
         half_life_s=half_life_s(config, c_files), gpu_weight=config.fair_share.gpu_weight,
     )  # fmt: skip

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from torque_sched.core.decisions import Decision, Hold, Reserve, Start
+from torque_sched.batch.documents import hosts_text
 from torque_sched.daemon.journal_form import JournalledCycle
-from torque_sched.policies.decide import decide
+from torque_sched.decide.decide import decide
+from torque_sched.model.decisions import Decision, Hold, Reserve, Start
 from torque_sched.report.words import moment
 
 
@@ -62,7 +63,7 @@ def _is_same(was: Decision | None, now: Decision | None) -> bool:
 def words(decision: Decision | None) -> str:
     """One decision in a line."""
     if isinstance(decision, Start):
-        return f"start on {decision.hosts}"
+        return f"start on {hosts_text(decision.allocation)}"
     if isinstance(decision, Reserve):
         nodes = "+".join(share.node for share in decision.allocation) or "nothing yet"
         sure = "guaranteed" if decision.promise is not None else "estimated"

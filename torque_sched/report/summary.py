@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from torque_sched.learning.figures import Figure, figures_of
-from torque_sched.learning.promises import Outcome
-from torque_sched.learning.rows import BalanceRow, EndedJob, read_said
-from torque_sched.learning.store import Store
+from torque_sched.learn.figures import Figure, figures_of
+from torque_sched.learn.promises import Outcome
+from torque_sched.learn.rows import BalanceRow, EndedJob, read_said
+from torque_sched.learn.store import Store
 from torque_sched.report.words import percent, span
 
 _MAX_JOBS = 100_000
@@ -136,7 +136,7 @@ def _holder(user: str, jobs: Sequence[EndedJob]) -> GpuHolder:
     return GpuHolder(user, len(jobs), held, used, n_unused)
 
 
-def told_of(summary: Summary) -> Iterator[str]:
+def lines_of(summary: Summary) -> Iterator[str]:
     """The main figures in sentences; nothing of what was not seen."""
     if summary.balance:
         stdev = summary.mean_of("cpu_stdev") or 0.0

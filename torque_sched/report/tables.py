@@ -1,26 +1,27 @@
-"""Tables for the terminal."""
+"""Tables for the terminal, and what is free now in rows of nodes that are alike."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from torque_sched.core.model import Job, Node
-from torque_sched.core.snapshot import Snapshot
-from torque_sched.core.states import JobState
-from torque_sched.core.texts import one_line
-from torque_sched.learning.balance import unused_gpus
-from torque_sched.learning.figures import share
-from torque_sched.learning.predictions import Evidence
-from torque_sched.learning.samples import reading_of
-from torque_sched.parse.pbsnodes import format_states
-from torque_sched.policies.explain import NodeVerdict
+from torque_sched.decide.explain import FreeNode, NodeVerdict
+from torque_sched.learn.figures import share
+from torque_sched.learn.predictions import Evidence
+from torque_sched.learn.samples import reading_of, unused_gpus
+from torque_sched.model.cluster import Job, Node
+from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.states import JobState, format_states
+from torque_sched.model.texts import one_line
 from torque_sched.report.past import PastDecision
 from torque_sched.report.picture import Picture, State
-from torque_sched.report.words import ago, amount, moment, percent, size
+from torque_sched.report.words import ago, amount, moment, percent, size, span
 
 
 def table(*heads: str, title: str = "") -> Table:
@@ -56,10 +57,12 @@ def nodes_line(snapshot: Snapshot) -> str:
     """Nodes, slots and GPUs in one line."""
     up = [node for node in snapshot.nodes if node.is_up]
     used = sum(node.slots_used for node in up)
-    line = f"{len(up)} of {len(snapshot.nodes)} nodes up, {used} of {sum(node.np for node in up)} slots used"
+    line = (
+        f"{len(up)} of {len(snapshot.nodes)} nodes up, {used} of {sum(node.slots for node in up)} slots used"
+    )
     gpus = sum(node.gpus for node in up)
     if gpus:
-        held = sum(len(job.exec_gpus) for job in snapshot.running)
+        held = sum(len(job.allocated_gpus) for job in snapshot.running)
         line += f", {held} of {gpus} GPUs held, {len(unused_gpus(snapshot))} of these not used"
     return line
 
@@ -67,10 +70,12 @@ def nodes_line(snapshot: Snapshot) -> str:
 def jobs_line(snapshot: Snapshot) -> str:
     """Jobs by state."""
     counts = Counter(job.state for job in snapshot.jobs if not job.is_array_parent)
-    told = ", ".join(
+    in_words = ", ".join(
         f"{n} {state.name.lower()}" for state, n in sorted(counts.items(), key=lambda each: each[0].name)
     )
-    return f"jobs: {told or 'none'}" + ("" if snapshot.server.scheduling else "; scheduling is switched off")
+    return f"jobs: {in_words or 'none'}" + (
+        "" if snapshot.server.scheduling else "; scheduling is switched off"
+    )
 
 
 def reasons_table(state: State) -> Table:
@@ -92,7 +97,7 @@ def nodes_table(picture: Picture, limit: int = 0) -> Table:
     snapshot = picture.snapshot
     heads = ("node", "state", ">slots", ">cpu", ">memory", ">gpus held", ">gpu busy", ">age", "from")
     made = table(*heads, title="nodes")
-    held = Counter(slot.node for job in snapshot.running for slot in job.exec_gpus)
+    held = Counter(slot.node for job in snapshot.running for slot in job.allocated_gpus)
     nodes: Iterable[Node] = snapshot.nodes
     if limit:
         nodes = sorted(snapshot.nodes, key=lambda node: (node.is_up, -node.slots_used))[:limit]
@@ -100,7 +105,9 @@ def nodes_table(picture: Picture, limit: int = 0) -> Table:
         state = Text(format_states(node.states), style="" if node.is_up else "red")
         gpus = f"{held[node.name]}/{node.gpus}" if node.gpus else ""
         cpu, memory, busy, age, source = _measured(picture, node)
-        made.add_row(node.name, state, f"{node.slots_used}/{node.np}", cpu, memory, gpus, busy, age, source)
+        made.add_row(
+            node.name, state, f"{node.slots_used}/{node.slots}", cpu, memory, gpus, busy, age, source
+        )
     return made
 
 
@@ -121,7 +128,7 @@ def _measured(picture: Picture, node: Node) -> tuple[str, str, str, str, str]:
 
 
 def _cores(node: Node) -> int:
-    return (node.status.ncpus if node.status is not None else None) or node.np
+    return (node.status.ncpus if node.status is not None else None) or node.slots
 
 
 def evidence_table(evidence: Iterable[Evidence]) -> Table:
@@ -138,9 +145,8 @@ def evidence_table(evidence: Iterable[Evidence]) -> Table:
     )
     for each in evidence:
         name = each.figure.value
-        checked = f"{each.predictor} (best of {each.n_checks} checks)" if each.n_checks else each.predictor
         made.add_row(
-            name, amount(name, each.amount), amount(name, each.upper), checked, str(each.n_similar),
+            name, amount(name, each.amount), amount(name, each.upper), each.predictor, str(each.n_similar),
             each.kind.replace("+", ", "), each.error_words,
         )  # fmt: skip
     return made
@@ -197,3 +203,63 @@ def job_line(job: Job) -> str:
 def _asks(job: Job) -> str:
     gpus = f" and {job.request.n_gpus} GPUs" if job.request.n_gpus else ""
     return f"{job.request.n_procs} processors{gpus}"
+
+
+_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Nodes with the same free amounts, for the same time."""
+
+    slots: int
+    gpus: int
+    until_s: float
+    properties: tuple[str, ...]
+    mem_bytes: float
+    """Free on each of them at least."""
+    nodes: tuple[str, ...]
+
+
+def openings(free: Iterable[FreeNode]) -> tuple[Opening, ...]:
+    """The rows: what is free longest first, then by size."""
+    groups: dict[tuple[int, int, float, tuple[str, ...]], list[FreeNode]] = {}
+    for each in free:
+        if each.slots or each.gpus:
+            groups.setdefault((each.slots, each.gpus, each.until_s, each.properties), []).append(each)
+    rows = (
+        Opening(*key, min(each.mem_bytes for each in nodes), tuple(str(each.node) for each in nodes))
+        for key, nodes in groups.items()
+    )
+    return tuple(sorted(rows, key=lambda row: (-row.until_s, -row.gpus, -row.slots, row.nodes)))
+
+
+def openings_table(rows: Sequence[Opening], now_s: float, *, shows_names: bool = False) -> Table:
+    """For the terminal."""
+    made = table(">nodes", ">slots each", ">gpus each", ">memory", ">for", "until", "properties", "which")
+    for row in rows:
+        is_endless = math.isinf(row.until_s)
+        shown = row.nodes if shows_names or len(row.nodes) <= _NAMED else (*row.nodes[: _NAMED - 1], "...")
+        made.add_row(
+            str(len(row.nodes)), str(row.slots), str(row.gpus) if row.gpus else "",
+            size(row.mem_bytes) if math.isfinite(row.mem_bytes) else "-",
+            "no end" if is_endless else span(row.until_s - now_s), "" if is_endless else clock(row.until_s),
+            ",".join(row.properties), ",".join(shown),
+        )  # fmt: skip
+    return made
+
+
+def document(free: Iterable[FreeNode], now_s: float) -> dict[str, Any]:
+    """For programs; ``until_s`` None: no end is known."""
+    return {
+        "now_s": now_s,
+        "nodes": [
+            {
+                "node": str(each.node), "slots": each.slots, "gpus": each.gpus,
+                "mem_bytes": each.mem_bytes if math.isfinite(each.mem_bytes) else None,
+                "until_s": each.until_s if math.isfinite(each.until_s) else None,
+                "properties": list(each.properties),
+            }
+            for each in free
+        ],
+    }  # fmt: skip

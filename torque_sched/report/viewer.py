@@ -11,11 +11,11 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torque_sched.core.model import Job, JobId, Server
 from torque_sched.errors import ConfigError
+from torque_sched.model.cluster import Job, JobId, Server
 
 if TYPE_CHECKING:
-    from torque_sched.core.snapshot import Snapshot
+    from torque_sched.model.snapshot import Snapshot
 
 _JOB_ID = re.compile(r"(?<![\w.\[\]-])([0-9]{1,18})(?:\[[0-9]*\])?\.([A-Za-z][\w.-]*\w|[A-Za-z])")
 _SOMEBODY = "another user's job"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import time
 
-from torque_sched.core.units import format_duration
+from torque_sched.model.units import format_duration
 
 
-def moment(at_s: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """A moment in this host's time; a dash when it is not known.
+def moment(at_s: float | None, form: str = "%Y-%m-%d %H:%M:%S %Z") -> str:
+    """A moment in this host's time, with its zone: an hour may come twice; a dash when it is not known.
 
-    >>> moment(None), moment(float("inf"))
-    ('-', '-')
+    >>> moment(None), moment(float("inf")), moment(1e18)
+    ('-', '-', '-')
     """
-    return time.strftime(form, time.localtime(at_s)) if at_s is not None and math.isfinite(at_s) else "-"
+    try:
+        return "-" if at_s is None or not math.isfinite(at_s) else time.strftime(form, time.localtime(at_s))
+    except (OverflowError, ValueError, OSError):
+        return "-"
 
 
 def span(seconds: float | None) -> str:

@@ -93,7 +93,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def serve(sampler: Sampler, path: Path, interval_s: float, stop: Event) -> None:
-    """Write a sample every interval until told to stop; the file goes with the sampler.
+    """Write a sample every interval until it is to stop; the file goes with the sampler.
 
     A sample that cannot be taken or written is logged once per reason and tried again.
     """

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 MAX_BYTES = 4000
-"""Longest sample; of the jobs the busiest are told.
+"""Longest sample; it has the busiest of the jobs.
 
 Torque 6.1's mom (``reqvarattr``) copies what all its varattr scripts print into a buffer of 9 KiB and only
 then looks whether it was long enough, so a longer text overwrites its memory.
@@ -65,13 +65,13 @@ def format_sample(sample: NodeSample) -> str:
     """
     lines = [f"{_AT}:{sample.at_s:.0f}", f"{_CPU}:{sample.cpu_cores:.2f}", f"{_MEM}:{sample.mem_bytes:.0f}"]
     lines += [f"{_GPU}{gpu.index}:{gpu.busy:.2f}/{gpu.mem_bytes:.0f}" for gpu in sample.gpus]
-    room = MAX_BYTES - sum(len(line) + 1 for line in lines)
+    left_bytes = MAX_BYTES - sum(len(line) + 1 for line in lines)
     for job in sorted(sample.jobs, key=lambda job: (-job.gpus, -job.cpu_cores, job.job)):
         if _JOB_ID.fullmatch(job.job):
             figures = f"{job.cpu_cores:.2f}/{job.mem_bytes:.0f}/{job.gpus:.2f}/{job.gpu_mem_bytes:.0f}"
             line = f"{_JOB}{job.job}:{figures}"
-            room -= len(line) + 1
-            if room < 0:
+            left_bytes -= len(line) + 1
+            if left_bytes < 0:
                 break
             lines.append(line)
     return "".join(f"{line}\n" for line in lines)

@@ -1,11 +1,11 @@
 """The profiles torque and sites: an emulated Torque in a container, and two that are linked."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.fixtures.programs import ran
 from tests.fixtures.waiting import until
 from tests.integration.compose.project import TEST_LIMIT_S, WAIT_S, Project, absent
 
@@ -65,7 +65,7 @@ def test_a_job_runs_and_waiting_ones_have_a_reason_also_after_a_restart(torque: 
 
 def test_nobody_has_rights_and_no_port_is_published(torque: Project):
     (container,) = torque.containers()
-    shown = subprocess.run(
+    shown = ran(
         [
             "docker",
             "inspect",
@@ -73,8 +73,6 @@ def test_nobody_has_rights_and_no_port_is_published(torque: Project):
             "{{.HostConfig.Privileged}} {{json .NetworkSettings.Ports}}",
             container,
         ],
-        capture_output=True,
-        text=True,
         check=True,
     )
     assert shown.stdout.split() == ["false", "{}"]

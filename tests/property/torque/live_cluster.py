@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tests.unit.torque.policies.builders import running, snapshot
-from torque_sched.core.decisions import Decision, Hold, Promise, Reserve, Start
-from torque_sched.core.model import Job, JobId, Node, NodeName
-from torque_sched.core.snapshot import Snapshot
-from torque_sched.core.states import NodeState
-from torque_sched.policies.context import Context, starting
-from torque_sched.policies.decide import decide
-from torque_sched.policies.settings import Settings
+from tests.fixtures.torque_builders import snapshot
+from torque_sched.decide.context import Context, starting
+from torque_sched.decide.decide import decide
+from torque_sched.decide.settings import Settings
+from torque_sched.model.cluster import GpuSlot, HostSlots, Job, JobId, Node, NodeName
+from torque_sched.model.decisions import Decision, GuaranteedStart, Hold, Reserve, Start
+from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.states import JobState, NodeState
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class LiveCluster:
     Attributes:
         run_s: how long each job really runs.
         nodes_s: ``pbsnodes`` answers so much later than ``qstat``.
+        decide: makes the decisions.
         unseen: jobs that started after ``qstat`` answered; its nodes show them.
     """
 
@@ -39,41 +41,31 @@ class LiveCluster:
     run_s: dict[JobId, float]
     waiting: list[Job] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
-    promises: dict[JobId, Promise] = field(default_factory=dict)
+    promises: dict[JobId, GuaranteedStart] = field(default_factory=dict)
     first: dict[JobId, float] = field(default_factory=dict)
     started: dict[JobId, Run] = field(default_factory=dict)
     down: set[NodeName] = field(default_factory=set)
-    freed: bool = True
     nodes_s: float = 0.0
     unseen: set[JobId] = field(default_factory=set)
+    decide: Callable[[Snapshot, Settings, Context], tuple[Decision, ...]] = decide
 
     def shot(self, now_s: float) -> Snapshot:
         """The cluster as the server would show it."""
         slots: dict[NodeName, int] = {}
-        gpus: dict[NodeName, set[int]] = {}
+        gpus: dict[NodeName, int] = {}
         jobs = []
         for run in self.runs:
-            parts = []
+            hosts, devices = [], []
             for share in run.start.allocation:
-                first = slots.get(share.node, 0)
-                slots[share.node] = first + share.ppn
-                parts.append(f"{share.node}/{first}-{first + share.ppn - 1}")
-                used = gpus.setdefault(share.node, set())
-                for _ in range(share.gpus):
-                    used.add(len(used))
-                    parts.append(f"{share.node}-gpu/{len(used) - 1}")
-            jobs.append(
-                replace(
-                    running(run.job.sequence, "+".join(parts), start_s=run.start_s, user=run.job.user),
-                    request=run.job.request,
-                )
-            )
+                first, gpu = slots.get(share.node, 0), gpus.get(share.node, 0)
+                slots[share.node], gpus[share.node] = first + share.slots, gpu + share.gpus
+                hosts.append(HostSlots(share.node, first, first + share.slots - 1))
+                devices += [GpuSlot(share.node, gpu + i) for i in range(share.gpus)]
+            began = replace(run.job, state=JobState.RUNNING, start_s=run.start_s)
+            jobs.append(replace(began, allocated_slots=tuple(hosts), allocated_gpus=tuple(devices)))
+        states = {n.name: frozenset({NodeState.DOWN} if n.name in self.down else ()) for n in self.nodes}
         nodes = [
-            replace(
-                n,
-                states=frozenset({_DOWN}) if n.name in self.down else frozenset(),
-                status=n.status and replace(n.status, rectime_s=now_s),
-            )
+            replace(n, states=states[n.name], status=n.status and replace(n.status, rectime_s=now_s))
             for n in self.nodes
         ]
         plain = snapshot(nodes, jobs)
@@ -93,9 +85,7 @@ class LiveCluster:
         base = context or Context()
         shot = self.shot(now_s)
         pending = starting(shot)
-        decisions = decide(
-            shot, self.settings, replace(base, promises=self.promises, freed=self.freed, pending=pending)
-        )
+        decisions = self.decide(shot, self.settings, replace(base, promises=self.promises, pending=pending))
         assert sorted(d.job for d in decisions) == sorted(job.id for job in shot.queued)
         self.unseen.clear()
         self.promises = {}
@@ -117,13 +107,10 @@ class LiveCluster:
     def _check_capacity(self) -> None:
         for host in self.nodes:
             shares = [share for run in self.runs for share in run.start.allocation if share.node == host.name]
-            assert sum(share.ppn for share in shares) <= host.np
+            assert sum(share.slots for share in shares) <= host.slots
             assert sum(share.gpus for share in shares) <= host.gpus
 
     def fail(self, name: NodeName) -> None:
         """The node is down, and what ran there is lost."""
         self.down.add(name)
         self.runs = [run for run in self.runs if all(s.node != name for s in run.start.allocation)]
-
-
-_DOWN = NodeState.DOWN

@@ -9,58 +9,22 @@ import random
 import time
 import tracemalloc
 from contextlib import suppress
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import ALL, examples
 from tests.fixtures.torque_captures import recorded_replies, recorded_requests
-from torque_sched.core.batch_protocol import (
-    Attribute,
-    AuthenticateUser,
-    Authorisation,
-    DeleteJob,
-    Disconnect,
-    KnownObjects,
-    MessageBounds,
-    ModifyJob,
-    Reply,
-    ReplyDecoder,
-    ReplyKind,
-    Request,
-    RequestDecoder,
-    RequestType,
-    RunJob,
-    SelectJobs,
-    SelectStatus,
-    Status,
-    StatusObject,
-    as_they_are,
-    decode_answer,
-    decode_authorisation,
-    encode_authorisation,
-    encode_reply,
-    encode_request,
-)
+from torque_sched.batch.torque import protocol as wire
 from torque_sched.errors import ProtocolError
 
 N_MUTATED = 100_000 if ALL else 2_000
 REPLIES = sorted(recorded_replies().items())
 REQUESTS = sorted(recorded_requests().items())
-PIECES = (
-    b"+",
-    b"-",
-    b"+0",
-    b"9+999999999",
-    b"220+99999999999999999999",
-    b"1",
-    b"+1",
-    b"\0",
-    b"\xff",
-    b"2+12",
-    b"",
-)
-BOUNDS = MessageBounds(message_bytes=1 << 20, string_bytes=1 << 16)
+PIECES = (b"+", b"-", b"+0", b"9+999999999", b"220+99999999999999999999", b"1", b"+1", b"\0", b"\xff")
+PIECES += (b"2+12", b"")
+BOUNDS = wire.MessageBounds(message_bytes=1 << 20, string_bytes=1 << 16)
 MOST_BYTES = 8 << 20
 LONGEST_S = 60.0
 """For one decoding; a stuck one never ends."""
@@ -85,7 +49,9 @@ def mutated(data: bytes, draw: random.Random) -> bytes:
     return bytes(changed)
 
 
-def decoded(decoder: ReplyDecoder[StatusObject] | RequestDecoder, data: bytes, draw: random.Random) -> None:
+def decoded(
+    decoder: wire.ReplyDecoder[wire.StatusObject] | wire.RequestDecoder, data: bytes, draw: random.Random
+) -> None:
     """Feed the bytes in random pieces and take all messages, as the owner of a connection does."""
     at = 0
     while at < len(data):
@@ -110,16 +76,16 @@ def test_mutated_replies_never_surprise() -> None:
             tracemalloc.reset_peak()
             began_bytes, began_s = tracemalloc.get_traced_memory()[0], time.monotonic()
             changed = mutated(data, draw)
-            decoded(ReplyDecoder(as_they_are, KnownObjects(), BOUNDS), changed, draw)
+            decoded(wire.ReplyDecoder(wire.as_they_are, wire.KnownObjects(), BOUNDS), changed, draw)
             assert time.monotonic() - began_s < LONGEST_S, (name, changed)
             assert tracemalloc.get_traced_memory()[1] - began_bytes < MOST_BYTES, (name, changed)
     finally:
         tracemalloc.stop()
 
 
-def read_in_pieces_of(n: int, data: bytes) -> Reply[StatusObject] | str | None:
+def read_in_pieces_of(n: int, data: bytes) -> wire.Reply[wire.StatusObject] | str | None:
     """The first reply, or what is wrong with it."""
-    decoder = ReplyDecoder(as_they_are, None, BOUNDS)
+    decoder = wire.ReplyDecoder(wire.as_they_are, None, BOUNDS)
     for at in range(0, len(data), n):
         decoder.receive(data[at : at + n])
         try:
@@ -144,13 +110,13 @@ def test_mutated_replies_are_read_the_same_in_one_piece_and_byte_by_byte() -> No
 def test_mutated_requests_never_surprise() -> None:
     draw = random.Random(19)
     for _ in range(N_MUTATED // 4):
-        decoded(RequestDecoder(BOUNDS), mutated(draw.choice(REQUESTS)[1], draw), draw)
+        decoded(wire.RequestDecoder(BOUNDS), mutated(draw.choice(REQUESTS)[1], draw), draw)
 
 
 @settings(max_examples=examples(1000))
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_line_of_trqauthds_or_an_error(data: bytes) -> None:
-    for read in (decode_answer, decode_authorisation):
+    for read in (wire.decode_answer, wire.decode_authorisation):
         with suppress(ProtocolError):
             read(data)
 
@@ -158,72 +124,74 @@ def test_any_bytes_are_a_line_of_trqauthds_or_an_error(data: bytes) -> None:
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 words = st.text("abcxyz_.0123456789[]é", min_size=1, max_size=20)
 attributes = st.lists(
-    st.builds(Attribute, words, st.none() | texts, texts, st.integers(0, 9)), max_size=6
+    st.builds(wire.Attribute, words, st.none() | texts, texts, st.integers(0, 9)), max_size=6
 ).map(tuple)
 extensions = st.none() | texts
 status_types = st.sampled_from(
-    [RequestType.STATUS_JOB, RequestType.STATUS_QUEUE, RequestType.STATUS_SERVER, RequestType.STATUS_NODE]
+    [
+        wire.RequestType.STATUS_JOB,
+        wire.RequestType.STATUS_QUEUE,
+        wire.RequestType.STATUS_SERVER,
+        wire.RequestType.STATUS_NODE,
+    ]
 )
-requests: st.SearchStrategy[Request] = st.one_of(
-    st.builds(Status, status_types, words, texts, attributes, extensions),
-    st.builds(SelectStatus, words, attributes, attributes, extensions),
-    st.builds(SelectJobs, words, attributes, extensions),
-    st.builds(RunJob, words, words, texts, st.booleans(), extensions),
-    st.builds(ModifyJob, words, words, attributes, extensions),
-    st.builds(DeleteJob, words, words, attributes, extensions),
-    st.builds(AuthenticateUser, words, st.integers(0, 65535), extensions),
-    st.builds(Disconnect, words),
+requests: st.SearchStrategy[wire.Request] = st.one_of(
+    st.builds(wire.Status, status_types, words, texts, attributes, extensions),
+    st.builds(wire.SelectStatus, words, attributes, attributes, extensions),
+    st.builds(wire.SelectJobs, words, attributes, extensions),
+    st.builds(wire.RunJob, words, words, texts, st.booleans(), extensions),
+    st.builds(wire.ModifyJob, words, words, attributes, extensions),
+    st.builds(wire.DeleteJob, words, words, attributes, extensions),
+    st.builds(wire.AuthenticateUser, words, st.integers(0, 65535), extensions),
+    st.builds(wire.Disconnect, words),
 )
-objects = st.lists(st.builds(StatusObject, st.integers(0, 3), words, attributes), max_size=6).map(tuple)
+objects = st.lists(st.builds(wire.StatusObject, st.integers(0, 3), words, attributes), max_size=6).map(tuple)
 codes = st.integers(-99999, 99999)
 replies = st.one_of(
-    st.builds(Reply, codes, codes),
-    st.builds(lambda c, t: Reply(c, kind=ReplyKind.TEXT, text=t), codes, texts),
-    st.builds(lambda c, ids: Reply(c, kind=ReplyKind.JOB_IDS, job_ids=tuple(ids)), codes, st.lists(words)),
-    st.builds(lambda c, found: Reply(c, kind=ReplyKind.OBJECTS, objects=found), codes, objects),
+    st.builds(wire.Reply, codes, codes),
+    st.builds(lambda c, t: wire.Reply(c, kind=wire.ReplyKind.TEXT, text=t), codes, texts),
+    st.builds(
+        lambda c, ids: wire.Reply(c, kind=wire.ReplyKind.JOB_IDS, job_ids=tuple(ids)), codes, st.lists(words)
+    ),
+    st.builds(lambda c, found: wire.Reply(c, kind=wire.ReplyKind.OBJECTS, objects=found), codes, objects),
 )
 
 
-@settings(max_examples=examples(500))
-@given(st.lists(requests, min_size=1, max_size=3), st.data())
-def test_requests_come_back_in_any_pieces(sent: list[Request], data: st.DataObject) -> None:
-    decoder = RequestDecoder()
-    stream = b"".join(map(encode_request, sent))
-    came: list[Request] = []
-    while stream:
-        n = data.draw(st.integers(1, len(stream)))
-        decoder.receive(stream[:n])
-        stream = stream[n:]
-        while (request := decoder.next()) is not None:
-            came.append(request)
-    assert came == sent
-
-
-@settings(max_examples=examples(500))
-@given(st.lists(replies, min_size=1, max_size=3), st.data())
-def test_replies_come_back_in_any_pieces_whatever_is_known(
-    sent: list[Reply[StatusObject]], data: st.DataObject
-) -> None:
-    decoder = ReplyDecoder(as_they_are, KnownObjects())
-    stream = b"".join(map(encode_reply, sent))
+def come_back(decoder: Any, stream: bytes, data: st.DataObject) -> list[Any]:
+    """What is decoded of a stream that arrives in any pieces."""
     came = []
     while stream:
         n = data.draw(st.integers(1, len(stream)))
         decoder.receive(stream[:n])
         stream = stream[n:]
-        while (reply := decoder.next()) is not None:
-            came.append(reply)
-    assert came == sent
+        while (message := decoder.next()) is not None:
+            came.append(message)
+    return came
+
+
+@settings(max_examples=examples(500))
+@given(st.lists(requests, min_size=1, max_size=3), st.data())
+def test_requests_come_back_in_any_pieces(sent: list[wire.Request], data: st.DataObject) -> None:
+    assert come_back(wire.RequestDecoder(), b"".join(map(wire.encode_request, sent)), data) == sent
+
+
+@settings(max_examples=examples(500))
+@given(st.lists(replies, min_size=1, max_size=3), st.data())
+def test_replies_come_back_in_any_pieces_whatever_is_known(
+    sent: list[wire.Reply[wire.StatusObject]], data: st.DataObject
+) -> None:
+    decoder = wire.ReplyDecoder(wire.as_they_are, wire.KnownObjects())
+    assert come_back(decoder, b"".join(map(wire.encode_reply, sent)), data) == sent
 
 
 @settings(max_examples=examples(300))
 @given(objects, objects)
 def test_what_is_known_changes_nothing(
-    first: tuple[StatusObject, ...], second: tuple[StatusObject, ...]
+    first: tuple[wire.StatusObject, ...], second: tuple[wire.StatusObject, ...]
 ) -> None:
-    decoder = ReplyDecoder(as_they_are, KnownObjects())
+    decoder = wire.ReplyDecoder(wire.as_they_are, wire.KnownObjects())
     for each in (first, second, first + second, second, second):
-        decoder.receive(encode_reply(Reply(kind=ReplyKind.OBJECTS, objects=each)))
+        decoder.receive(wire.encode_reply(wire.Reply(kind=wire.ReplyKind.OBJECTS, objects=each)))
         reply = decoder.next()
         assert reply is not None
         assert reply.objects == each
@@ -232,30 +200,37 @@ def test_what_is_known_changes_nothing(
 @settings(max_examples=examples(300))
 @given(
     st.builds(
-        Authorisation, words, st.integers(1, 65535), words, st.integers(1, 2**31 - 1), st.integers(1, 65535)
+        wire.Authorisation,
+        words,
+        st.integers(1, 65535),
+        words,
+        st.integers(1, 2**31 - 1),
+        st.integers(1, 65535),
     )
 )
-def test_the_line_to_trqauthd_comes_back(asked: Authorisation) -> None:
-    assert decode_authorisation(encode_authorisation(asked)) == asked
+def test_the_line_to_trqauthd_comes_back(asked: wire.Authorisation) -> None:
+    assert wire.decode_authorisation(wire.encode_authorisation(asked)) == asked
 
 
 def test_ten_thousand_jobs_of_which_few_changed_are_stepped_over() -> None:
     built: list[str] = []
 
-    def build(each: StatusObject) -> str:
+    def build(each: wire.StatusObject) -> str:
         built.append(each.name)
         return each.name
 
     jobs = [
-        StatusObject(
-            2, f"{n}.head", (Attribute("job_state", None, "Q"), Attribute("comment", None, "x" * 80))
+        wire.StatusObject(
+            2,
+            f"{n}.head",
+            (wire.Attribute("job_state", None, "Q"), wire.Attribute("comment", None, "x" * 80)),
         )
         for n in range(10_000)
     ]
-    decoder = ReplyDecoder(build, KnownObjects())
+    decoder = wire.ReplyDecoder(build, wire.KnownObjects())
     for expected in (10_000, 100, 0):
         built.clear()
-        data = encode_reply(Reply(kind=ReplyKind.OBJECTS, objects=tuple(jobs)))
+        data = wire.encode_reply(wire.Reply(kind=wire.ReplyKind.OBJECTS, objects=tuple(jobs)))
         for at in range(0, len(data), 1 << 18):
             decoder.receive(data[at : at + (1 << 18)])
             reply = decoder.next()
@@ -265,4 +240,4 @@ def test_ten_thousand_jobs_of_which_few_changed_are_stepped_over() -> None:
         assert expected <= len(built) <= expected + len(data) // (1 << 18) + 1
         if expected == 10_000:
             for n in range(0, 10_000, 100):
-                jobs[n] = StatusObject(2, jobs[n].name, (Attribute("job_state", None, "R"),))
+                jobs[n] = wire.StatusObject(2, jobs[n].name, (wire.Attribute("job_state", None, "R"),))

@@ -10,14 +10,21 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.unit.torque.grid.jobs import grid, job, place, table
-from torque_sched.core.availability import Availability
-from torque_sched.core.grid.formulas import SPLIT_FORMULAS, SplitCost
-from torque_sched.core.grid.model import Mode, Request
-from torque_sched.core.grid.search import one_block, split_blocks
-from torque_sched.core.grid.ways import block_cap, choose, offer
-from torque_sched.sim.grid.check import problems
-from torque_sched.sim.grid.messages import LinkSettings, simulate_messages
-from torque_sched.sim.grid.simulator import GridSettings, simulate_grid
+from torque_sched.grid.search import (
+    SPLIT_FORMULAS,
+    Mode,
+    Request,
+    SplitCost,
+    block_cap,
+    choose,
+    offer,
+    one_block,
+    split_blocks,
+)
+from torque_sched.grid.simulate.figures import problems
+from torque_sched.grid.simulate.messages import LinkSettings, simulate_messages
+from torque_sched.grid.simulate.simulator import GridSettings, simulate_grid
+from torque_sched.model.availability import Availability
 
 formulas = st.sampled_from(sorted(SPLIT_FORMULAS))
 overheads = st.floats(0, 1)

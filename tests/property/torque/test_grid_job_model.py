@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.examples import examples
-from tests.unit.torque.handshake.sites import Crash, Site, World
-from torque_sched.core.handshake import SiteId
-from torque_sched.core.site import BlockFailed, Cancel, Sooner
+from tests.unit.torque.grid.sites import Crash, Site, World
+from torque_sched.grid.handshake.guest import BlockFailed
+from torque_sched.grid.handshake.home_job import Cancel, Reschedule
+from torque_sched.grid.handshake.messages import SiteId
 
 NAMES = ("a", "b", "c")
 names = st.sampled_from([SiteId(name) for name in NAMES])
@@ -73,12 +74,8 @@ class Grid(RuleBasedStateMachine):
     def lose(self, pick: int) -> None:
         self.world.letters.pop(pick % len(self.world.letters))
 
-    @rule(length_s=st.sampled_from([0.3, 1.0, 3.0]))
+    @rule(length_s=st.sampled_from([0.3, 0.3, 1.0, 1.0, 3.0, 3.0, 20.0, 70.0, 200.0, 650.0]))
     def wait(self, length_s: float) -> None:
-        self.world.wait(length_s)
-
-    @rule(length_s=st.sampled_from([20.0, 70.0, 200.0, 650.0]))
-    def wait_long(self, length_s: float) -> None:
         self.world.wait(length_s)
 
     @rule(one=names, other=names)
@@ -124,17 +121,9 @@ class Grid(RuleBasedStateMachine):
             job.over = True
             self.guarded(site, site.tell_guest, BlockFailed(job.token, "its node is down"))
 
-    @rule(rounds=st.integers(1, 3), asleep=st.none() | names)
+    @rule(rounds=st.integers(1, 10), asleep=st.none() | names)
     def go_well(self, rounds: int, asleep: SiteId | None) -> None:
         """A while without faults, so that stories get far; the batch system of one site may do nothing."""
-        self.calm(rounds, asleep)
-
-    @rule(rounds=st.integers(4, 10), asleep=st.none() | names)
-    def go_well_for_longer(self, rounds: int, asleep: SiteId | None) -> None:
-        """Until most jobs run."""
-        self.calm(rounds, asleep)
-
-    def calm(self, rounds: int, asleep: SiteId | None) -> None:
         for _ in range(rounds):
             self.world.deliver_all()
             for site in self.world.sites.values():
@@ -146,17 +135,11 @@ class Grid(RuleBasedStateMachine):
             self.world.wait(0.5)
 
     @precondition(lambda self: self.jobs)
-    @rule(pick=picks)
-    def cancel(self, pick: int) -> None:
+    @rule(pick=picks, event=st.sampled_from([Cancel(), Reschedule()]))
+    def tell(self, pick: int, event: Cancel | Reschedule) -> None:
+        """A job is cancelled, or one whose start is reserved is placed anew."""
         home, name = sorted(self.world.wishes)[pick % len(self.world.wishes)]
-        self.guarded(self.world.sites[home], self.world.sites[home].tell_job, name, Cancel())
-
-    @precondition(lambda self: self.jobs)
-    @rule(pick=picks)
-    def sooner(self, pick: int) -> None:
-        """A job whose start is reserved is placed anew."""
-        home, name = sorted(self.world.wishes)[pick % len(self.world.wishes)]
-        self.guarded(self.world.sites[home], self.world.sites[home].tell_job, name, Sooner())
+        self.guarded(self.world.sites[home], self.world.sites[home].tell_job, name, event)
 
     @invariant()
     def holds(self) -> None:

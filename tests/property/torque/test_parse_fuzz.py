@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from torque_sched.core.units import amount, boolean, count
+from torque_sched.batch.openpbs.parse import parse_openpbs_jobs, parse_openpbs_nodes, parse_select
+from torque_sched.batch.system import OrderKind
+from torque_sched.batch.torque.parse.accounting import job_from_accounting, parse_accounting
+from torque_sched.batch.torque.parse.gpus import parse_gpu_status
+from torque_sched.batch.torque.parse.pbsnodes import parse_pbsnodes, parse_status
+from torque_sched.batch.torque.parse.qmgr import parse_qmgr
+from torque_sched.batch.torque.parse.qrun import classify_qrun
+from torque_sched.batch.torque.parse.qstat import parse_jobs, parse_queues, parse_server
+from torque_sched.batch.torque.parse.records import Parsed
+from torque_sched.batch.torque.parse.request import parse_nodes_spec, parse_request
+from torque_sched.batch.torque.parse.slots import parse_exec_gpus, parse_exec_host, parse_node_jobs
+from torque_sched.batch.torque.parse.times import epoch_s, stamp_s
 from torque_sched.errors import TorqueSchedError
-from torque_sched.parse.accounting import job_from_accounting, parse_accounting
-from torque_sched.parse.gpus import parse_gpu_status
-from torque_sched.parse.openpbs import parse_openpbs_jobs, parse_openpbs_nodes, parse_select
-from torque_sched.parse.pbsnodes import parse_pbsnodes, parse_status
-from torque_sched.parse.qmgr import parse_qmgr
-from torque_sched.parse.qrun import RunKind, classify_qrun
-from torque_sched.parse.qstat import parse_jobs, parse_queues, parse_server
-from torque_sched.parse.records import Parsed
-from torque_sched.parse.request import parse_nodes_spec, parse_request
-from torque_sched.parse.slots import parse_exec_gpus, parse_exec_host, parse_node_jobs
-from torque_sched.parse.times import epoch_s, stamp_s
+from torque_sched.model.units import amount, boolean, count
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "torque"
+
+
+def jobs_of_accounting(data: bytes) -> Parsed[Any]:
+    """The records, whose jobs can be made or have a problem that is named."""
+    parsed = parse_accounting(data)
+    for record in parsed.items:
+        check(lambda record=record: job_from_accounting(record))
+    return parsed
+
+
 DOCUMENTS: dict[str, Callable[[bytes], Any]] = {
     "running-pbsnodes-x": parse_pbsnodes,
     "gpu-1job-pbsnodes": parse_pbsnodes,
@@ -35,23 +47,12 @@ DOCUMENTS: dict[str, Callable[[bytes], Any]] = {
     "running-qstat-Q-f-1": parse_queues,
     "idle-qstat-B-f": parse_server,
     "qmgr-print-node": parse_qmgr,
-    "accounting-log": parse_accounting,
+    "accounting-log": jobs_of_accounting,
 }
 TEXTS: tuple[Callable[[str], Any], ...] = (
-    parse_nodes_spec,
-    parse_select,
-    parse_exec_host,
-    parse_exec_gpus,
-    parse_node_jobs,
-    parse_status,
-    parse_gpu_status,
-    epoch_s,
-    stamp_s,
-    boolean,
-    count,
-    lambda text: amount("mem", text),
-    lambda text: amount("walltime", text),
-    lambda text: amount("nodect", text),
+    *(parse_nodes_spec, parse_select, parse_exec_host, parse_exec_gpus, parse_node_jobs),
+    *(parse_status, parse_gpu_status, epoch_s, stamp_s, boolean, count),
+    *(partial(amount, name) for name in ("mem", "walltime", "nodect")),
 )
 pieces = st.sampled_from(
     ["", "<", ">", "</", "<Job>", "</Job>", "<Node>", "</Data>", "&", "&#x", ";", "\n", "\t",
@@ -85,6 +86,34 @@ def test_mutated_captures(name: str, data: st.DataObject) -> None:
     check(lambda: DOCUMENTS[name](text + b"</Data>\n\n"))
 
 
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("running-pbsnodes-x", "<name>"),
+        ("running-qstat-f-t-x", "<Job_Id>"),
+        ("running-qstat-f-t", "Job Id: "),
+    ],
+)
+@given(data=st.data())
+def test_damage_in_a_value_costs_that_record_alone(name: str, title: str, data: st.DataObject) -> None:
+    document = (GOLDEN / f"{name}.txt").read_bytes()
+    whole = {_name(each): each for each in DOCUMENTS[name](document).items}
+    names = list(whole)
+    victim = data.draw(st.integers(0, len(names) - 2))
+    begin = document.index(f"{title}{names[victim]}".encode()) + len(title + names[victim]) + 20
+    end = document.index(f"{title}{names[victim + 1]}".encode()) - 40
+    at = data.draw(st.integers(begin, max(begin, end)))
+    damage = data.draw(st.sampled_from([b"\xff\xfe", b"zzz", b"=", b"-1", b"&", b";", b""]))
+    parsed = DOCUMENTS[name](document[:at] + damage + document[at + data.draw(st.integers(0, 3)) :])
+    read = {_name(each): each for each in parsed.items}
+    assert all(read.get(each) == whole[each] for each in names if each != names[victim])
+    assert len(parsed.problems) <= 1
+
+
+def _name(item: Any) -> str:
+    return str(getattr(item, "id", None) or item.name)
+
+
 @pytest.mark.parametrize("name", DOCUMENTS)
 @given(data=st.binary(max_size=300))
 def test_any_bytes(name: str, data: bytes) -> None:
@@ -116,9 +145,7 @@ JSON_NAMES = (
 )  # fmt: skip
 leaves = st.none() | st.booleans() | st.floats() | st.text(max_size=9)
 documents = st.recursive(
-    leaves,
-    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(JSON_NAMES), inner),
-    max_leaves=20,
+    leaves, lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(JSON_NAMES), inner), max_leaves=20
 )
 
 
@@ -131,15 +158,4 @@ def test_any_json(value: Any) -> None:
 
 @given(st.integers(-10, 300), st.binary(max_size=200))
 def test_any_answer_of_qrun_has_a_kind(exit_code: int, stderr: bytes) -> None:
-    assert (classify_qrun(exit_code, stderr).kind is RunKind.STARTED) == (exit_code == 0)
-
-
-@given(data=st.data())
-@settings(max_examples=examples(100))
-def test_jobs_of_mutated_accounting(data: st.DataObject) -> None:
-    lines = (GOLDEN / "accounting-log.txt").read_text().split("\n")
-    line = data.draw(st.sampled_from([line for line in lines if ";E;" in line]))
-    at = data.draw(st.integers(0, len(line)))
-    line = line[:at] + data.draw(pieces) + line[at + data.draw(st.integers(0, 9)) :]
-    for record in parse_accounting(line + "\n").items:
-        check(lambda record=record: job_from_accounting(record))
+    assert (classify_qrun(exit_code, stderr).kind is OrderKind.STARTED) == (exit_code == 0)

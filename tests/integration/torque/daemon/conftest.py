@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,15 +19,15 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.fixtures.command_server import run_command
+from tests.fixtures.ports import held_port
 from tests.fixtures.waiting import until
-from tests.unit.torque.ports import held_port
 from torque_sched.emulation import EmulatedTorque
 
 _SHORT_BOTH_WAYS = frozenset(
     {
         "test_an_event_starts_a_job_on_the_least_loaded_node",
         "test_a_burst_of_jobs_starts_each_once",
-        "test_every_cycle_can_be_replayed",
         "test_the_server_is_gone_and_comes_back",
     }
 )
@@ -146,33 +147,45 @@ class Daemon:
         return {name for name, job in self.torque.jobs().items() if job["job_state"] == "R"}
 
 
+Serve = Callable[..., Daemon]
+
+
+def comment(torque: EmulatedTorque, job: str) -> str:
+    return torque.jobs()[job].get("comment", "")
+
+
 def starts(torque: EmulatedTorque) -> dict[str, int]:
     """How often each job was started, by the server's own accounting."""
-    counts: dict[str, int] = {}
-    for line in torque.accounting():
-        kind, job = line.split(";")[1:3]
-        if kind == "S":
-            counts[job] = counts.get(job, 0) + 1
-    return counts
+    records = [line.split(";")[1:3] for line in torque.accounting()]
+    return dict(Counter(job for kind, job in records if kind == "S"))
+
+
+def run(torque: EmulatedTorque, *words: str) -> subprocess.CompletedProcess[str]:
+    """``torque-sched WORDS`` for the home of this Torque."""
+    return run_command("torque_sched", (words[0], "-d", str(torque.home), *words[1:]), env=torque.env)
 
 
 def spy(torque: EmulatedTorque, *names: str) -> Path:
     """Put note-takers in front of the emulated commands; each call adds ``NAME ARGUMENTS`` to the file."""
     calls = torque.directory / "calls"
     calls.touch()
+    folder = torque.directory / "real"
+    folder.mkdir(exist_ok=True)
     for name in names:
         program = torque.path / name
-        real = program.with_name(f"{name}.real")
-        if real.exists():
-            continue
-        folder = torque.directory / "real"
-        folder.mkdir(exist_ok=True)
         program.rename(folder / name)
-        program.write_text(
-            f'#!/bin/sh\necho "{name} $*" >> {calls}\nexec {folder / name} "$@"\n', encoding="utf-8"
-        )
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {calls}\nexec {folder / name} "$@"\n', "utf-8")
         program.chmod(0o755)
     return calls
+
+
+def complaints(done: subprocess.CompletedProcess[str]) -> str:
+    """Standard error without what a busy machine adds: an answer takes long, the last look is old."""
+    return "".join(
+        line
+        for line in done.stderr.splitlines(True)
+        if "no answer yet from" not in line and "the scheduler last saw the cluster" not in line
+    )
 
 
 @pytest.fixture
@@ -190,7 +203,7 @@ def torque(tmp_path: Path, port: int) -> Iterator[EmulatedTorque]:
 
 
 @pytest.fixture
-def serve(torque: EmulatedTorque, port: int, way: str) -> Iterator[Callable[..., Daemon]]:
+def serve(torque: EmulatedTorque, port: int, way: str) -> Iterator[Serve]:
     """Start daemons; they are ended with the test, and none may have met a fault of its own."""
     made: list[Daemon] = []
 

@@ -56,33 +56,14 @@ def _seen(folder: Path) -> dict[str, tuple[int, int, int, bytes]]:
     }
 
 
-def _dangling(path: Path, vault: Path) -> None:
-    path.symlink_to(vault / "new")
-
-
-def _symlink(path: Path, vault: Path) -> None:
-    path.symlink_to(vault / "secret")
-
-
-def _hard_link(path: Path, vault: Path) -> None:
-    path.hardlink_to(vault / "secret")
-
-
-def _fifo(path: Path, _vault: Path) -> None:
-    os.mkfifo(path, 0o666)
-
-
-def _folder(path: Path, _vault: Path) -> None:
-    path.mkdir()
-
-
-def _replaced(path: Path, _vault: Path) -> None:
-    path.write_text("{}\n[of his own\n")
-
-
-TRAPS: tuple[Callable[[Path, Path], None], ...] = (
-    _dangling, _symlink, _hard_link, _fifo, _folder, _replaced,
-)  # fmt: skip
+TRAPS: dict[str, Callable[[Path, Path], object]] = {
+    "dangling": lambda path, vault: path.symlink_to(vault / "new"),
+    "symlink": lambda path, vault: path.symlink_to(vault / "secret"),
+    "hard link": lambda path, vault: path.hardlink_to(vault / "secret"),
+    "fifo": lambda path, vault: os.mkfifo(path, 0o666),
+    "folder": lambda path, vault: path.mkdir(),
+    "replaced": lambda path, vault: path.write_text("{}\n[of his own\n"),
+}
 
 
 def slow(*values: object) -> Any:
@@ -90,10 +71,10 @@ def slow(*values: object) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-def _set(stranger: Stranger, vault: Path, name: str, trap: Callable[[Path, Path], None]) -> None:
+def _set(stranger: Stranger, vault: Path, name: str, trap: str) -> None:
     path = stranger.torque.home / "sched_priv" / name
-    trap(path, vault)
-    if trap not in (_hard_link,):
+    TRAPS[trap](path, vault)
+    if trap != "hard link":
         owner = pwd.getpwnam(USER)
         os.chown(path, owner.pw_uid, owner.pw_gid, follow_symlinks=False)
 
@@ -126,16 +107,14 @@ def test_what_reserve_makes_is_the_owners(stranger: Stranger, vault: Path) -> No
 @pytest.mark.parametrize(
     ("name", "trap"),
     [
-        ("history.sqlite-journal", _fifo),
-        ("torque_sched.yaml", _symlink),
+        ("history.sqlite-journal", "fifo"),
+        ("torque_sched.yaml", "symlink"),
         *(slow(name, trap) for name in ("history.sqlite", "torque_sched.yaml") for trap in TRAPS),
-        slow("history.sqlite-wal", _fifo),
-        slow("history.sqlite-shm", _folder),
+        slow("history.sqlite-wal", "fifo"),
+        slow("history.sqlite-shm", "folder"),
     ],
 )
-def test_reserve_is_not_trapped(
-    stranger: Stranger, vault: Path, name: str, trap: Callable[[Path, Path], None]
-) -> None:
+def test_reserve_is_not_trapped(stranger: Stranger, vault: Path, name: str, trap: str) -> None:
     if name.startswith("history.sqlite-"):
         assert reserve(stranger).returncode == 0
         (stranger.torque.home / "sched_priv" / name).unlink(missing_ok=True)
@@ -169,9 +148,7 @@ def test_a_folder_that_others_write_to_is_not_used_by_root(stranger: Stranger, v
 @pytest.mark.slow
 @pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.parametrize("name", ["sched.lock", "cycle.lock", "sched_config", "usage"])
-def test_a_cycle_of_roots_is_not_trapped(
-    stranger: Stranger, vault: Path, name: str, trap: Callable[[Path, Path], None]
-) -> None:
+def test_a_cycle_of_roots_is_not_trapped(stranger: Stranger, vault: Path, name: str, trap: str) -> None:
     """What the trap does not keep it from, it does with the owner's rights."""
     _set(stranger, vault, name, trap)
     done = stranger.run("cycle", "-d", str(stranger.torque.home), as_root=True)
@@ -183,15 +160,15 @@ def test_a_cycle_of_roots_is_not_trapped(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sched.lock", "torque_sched_state.json"])
 def test_status_of_roots_waits_for_no_fifo(stranger: Stranger, vault: Path, name: str) -> None:
-    _set(stranger, vault, name, _fifo)
+    _set(stranger, vault, name, "fifo")
     done = stranger.run("status", "-d", str(stranger.torque.home), as_root=True)
     assert done.returncode in (1, 2, 3), done.stdout
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("trap", [_hard_link, slow(_dangling), slow(_fifo), slow(_folder)])
+@pytest.mark.parametrize("trap", ["hard link", slow("dangling"), slow("fifo"), slow("folder")])
 def test_the_daemon_writes_through_nothing_in_a_log_folder_of_somebody_else(
-    stranger: Stranger, vault: Path, trap: Callable[[Path, Path], None]
+    stranger: Stranger, vault: Path, trap: str
 ) -> None:
     place = stranger.torque.home / "sched_priv"
     shutil.chown(place, "root")
@@ -200,7 +177,7 @@ def test_the_daemon_writes_through_nothing_in_a_log_folder_of_somebody_else(
     logs.mkdir(mode=0o755)
     shutil.chown(logs, USER)
     for day in _days():
-        trap(logs / day, vault)
+        TRAPS[trap](logs / day, vault)
     words = ("serve", "-d", str(stranger.torque.home), "-S", str(free_port()))
     done = stranger.run(*words, as_root=True)
     _refused(done, "pbs_sched")
@@ -221,9 +198,9 @@ def test_the_daemon_of_root_refuses_the_folder_of_an_account(stranger: Stranger,
     assert list((home / "sched_priv").iterdir()) == []
 
 
-@pytest.mark.parametrize("trap", [_replaced, slow(_dangling), slow(_fifo)])
+@pytest.mark.parametrize("trap", ["replaced", slow("dangling"), slow("fifo")])
 def test_undoing_an_installation_believes_no_record_of_the_owners(
-    stranger: Stranger, vault: Path, trap: Callable[[Path, Path], None]
+    stranger: Stranger, vault: Path, trap: str
 ) -> None:
     """The owner's record would have root move the secret over the shim; root's own record is used."""
     home, place = stranger.torque.home, stranger.place / "installed"
@@ -238,7 +215,7 @@ def test_undoing_an_installation_believes_no_record_of_the_owners(
         shim = place / "sbin" / "pbs_sched"
         lie = f'[{{"path": "{shim}", "text": "", "mode": 420, "kept": "{vault / "secret"}"}}]'
         _set(stranger, vault, record.name, trap)
-        if trap is _replaced:
+        if trap == "replaced":
             (home / "sched_priv" / record.name).write_text(lie)
         refused = stranger.run(*words, str(home / "sched_priv"), "--undo", as_root=True)
         _refused(refused, "torque-sched install")

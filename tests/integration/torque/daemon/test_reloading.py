@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-from collections.abc import Callable
 
 import yaml
 
-from tests.fixtures.command_server import run_command
 from tests.fixtures.waiting import until
 from torque_sched.emulation import EmulatedTorque, Fault
 
-from .conftest import Daemon
-
-Serve = Callable[..., Daemon]
-
-
-def run(torque: EmulatedTorque, *words: str) -> subprocess.CompletedProcess[str]:
-    return run_command("torque_sched", (words[0], "-d", str(torque.home), *words[1:]), env=torque.env)
-
-
-def comment(torque: EmulatedTorque, job: str) -> str:
-    return torque.jobs()[job].get("comment", "")
+from .conftest import Serve, comment, run
 
 
 def test_a_signal_brings_new_settings_and_wrong_ones_change_nothing(
@@ -70,12 +57,8 @@ def test_a_shorter_pause_counts_for_what_failed_before(torque: EmulatedTorque, s
     job = torque.submit("-l", "nodes=1", runtime_s=600)
     until(lambda: "nobody has seen" in comment(torque, job), "the refusal")
     assert not daemon.running()
-    settings = {
-        **daemon.settings,
-        "back_off": {"job": {"first_s": 0.2, "longest_s": 0.2}},
-        "fair_share": {"gpu_weight": 3},
-        "learning": {"best_of": 7},
-    }
+    other = {"fair_share": {"gpu_weight": 3}, "learning": {"best_of": 7}}
+    settings = {**daemon.settings, "back_off": {"job": {"first_s": 0.2, "longest_s": 0.2}}, **other}
     (daemon.home / "sched_priv" / "torque_sched.yaml").write_text(yaml.safe_dump(settings))
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGHUP)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from torque_sched.core.batch_protocol import ErrorCode
+from torque_sched.batch.torque.protocol import ErrorCode
 from torque_sched.daemon.checks import Check, Level, transport_check
 from torque_sched.daemon.config import Config
-from torque_sched.daemon.place import Options
+from torque_sched.daemon.paths import Options
 from torque_sched.emulation import EmulatedTorque, Fault
 
 from .conftest import NODES
@@ -45,35 +44,13 @@ def no_trqauthd(torque: EmulatedTorque) -> Iterator[None]:
 
 
 def test_both_ways_agree(torque: EmulatedTorque) -> None:
-    for transport in ("auto", "native"):
-        found = checked(torque, transport)
-        assert found.line == "ok      transport: the batch protocol; its look agrees with the commands'"
-
-
-def test_both_ways_agree_while_short_jobs_come_start_and_end(tmp_path: Path) -> None:
-    """Connections move ``net_counter``; jobs move the counts, the limits' sums, and what stands on nodes."""
-    with EmulatedTorque.create(tmp_path / "c", nodes=NODES) as busy, pytest.MonkeyPatch.context() as patch:
-        for name, text in busy.env.items():
-            patch.setenv(name, text)
-        is_over = threading.Event()
-
-        def load() -> None:
-            while not is_over.is_set():
-                job = busy.submit("-l", "nodes=1,mem=1gb", runtime_s=0.05)
-                busy.run("qrun", job)
-
-        worker = threading.Thread(target=load)
-        worker.start()
-        try:
-            found = [checked(busy).line for _ in range(6)]
-        finally:
-            is_over.set()
-            worker.join()
-    assert found == ["ok      transport: the batch protocol; its look agrees with the commands'"] * 6
-
-
-def test_the_commands_alone_are_not_compared(torque: EmulatedTorque) -> None:
-    assert checked(torque, "commands").line == "ok      transport: commands, as the settings say"
+    agrees = "the batch protocol; its look agrees with the commands'"
+    for transport, told in (
+        ("auto", agrees),
+        ("native", agrees),
+        ("commands", "commands, as the settings say"),
+    ):
+        assert checked(torque, transport).line == f"ok      transport: {told}"
 
 
 @pytest.mark.parametrize(("transport", "level"), [("auto", Level.WARNING), ("native", Level.WRONG)])

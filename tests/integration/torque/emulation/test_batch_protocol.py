@@ -13,23 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.torque_captures import recorded
-from torque_sched.core.batch_protocol import (
-    ACTIVE_SERVER_QUESTION,
-    Authorisation,
-    Disconnect,
-    Reply,
-    ReplyDecoder,
-    Request,
-    RequestType,
-    RunJob,
-    Status,
-    StatusObject,
-    as_they_are,
-    decode_answer,
-    encode_authorisation,
-    encode_request,
-    wanted,
-)
+from torque_sched.batch.torque import protocol as wire
 from torque_sched.emulation import EmulatedTorque, Fault
 from torque_sched.errors import StartupError
 
@@ -64,12 +48,14 @@ def tell(torque: EmulatedTorque, line: bytes) -> bytes:
 
 def line_for(torque: EmulatedTorque, connection: socket.socket, user: str = ME, pid: int = 0) -> bytes:
     own_port = connection.getsockname()[1]
-    return encode_authorisation(Authorisation("head", torque.port, user, pid or os.getpid(), own_port))
+    return wire.encode_authorisation(
+        wire.Authorisation("head", torque.port, user, pid or os.getpid(), own_port)
+    )
 
 
-def ask(connection: socket.socket, request: Request) -> Reply[StatusObject]:
-    connection.sendall(encode_request(request))
-    decoder = ReplyDecoder(as_they_are)
+def ask(connection: socket.socket, request: wire.Request) -> wire.Reply[wire.StatusObject]:
+    connection.sendall(wire.encode_request(request))
+    decoder = wire.ReplyDecoder(wire.as_they_are)
     while (reply := decoder.next()) is None:
         data = connection.recv(1 << 16)
         if not data:
@@ -80,18 +66,16 @@ def ask(connection: socket.socket, request: Request) -> Reply[StatusObject]:
 
 def test_an_authorised_connection_looks_and_orders(torque: EmulatedTorque, connection: socket.socket) -> None:
     job = torque.submit("-l", "nodes=1")
-    assert ask(connection, Status(RequestType.STATUS_JOB, ME)).code == 15021
+    assert ask(connection, wire.Status(wire.RequestType.STATUS_JOB, ME)).code == 15021
     assert tell(torque, line_for(torque, connection)) == b"0|0||"
-    assert ask(connection, RunJob(ME, job, "node2:ppn=2")).code == 0
+    assert ask(connection, wire.RunJob(ME, job, "node2:ppn=2")).code == 0
     assert torque.jobs()[job]["exec_host"] == "node2/0-1"
     torque.clock.advance(10)
-    shown = ask(connection, Status(RequestType.STATUS_JOB, ME, job, wanted(["job_state"])))
-    assert [(each.name, each.value) for each in shown.objects[0].attributes] == [
-        ("job_state", "R"),
-        ("Walltime", "3590"),
-    ]
-    assert ask(connection, Status(RequestType.STATUS_JOB, "somebody")).code == 15021
-    connection.sendall(encode_request(Disconnect(ME)))
+    shown = ask(connection, wire.Status(wire.RequestType.STATUS_JOB, ME, job, wire.wanted(["job_state"])))
+    found = [(each.name, each.value) for each in shown.objects[0].attributes]
+    assert found == [("job_state", "R"), ("Walltime", "3590")]
+    assert ask(connection, wire.Status(wire.RequestType.STATUS_JOB, "somebody")).code == 15021
+    connection.sendall(wire.encode_request(wire.Disconnect(ME)))
     assert connection.recv(1) == b""
 
 
@@ -99,22 +83,19 @@ def test_trqauthd_refuses_who_is_not_who_he_says(torque: EmulatedTorque, connect
     refused = next(part.data for part in recorded("02") if part.sender == "trqauthd")
     assert tell(torque, line_for(torque, connection, user="nobody" if ME != "nobody" else "root")) == refused
     assert tell(torque, line_for(torque, connection, pid=os.getppid())) == refused
-    assert ask(connection, Status(RequestType.STATUS_JOB, ME)).code == 15021
+    assert ask(connection, wire.Status(wire.RequestType.STATUS_JOB, ME)).code == 15021
 
 
-def test_trqauthd_of_a_connection_that_is_not_there(torque: EmulatedTorque) -> None:
+def test_trqauthd_says_where_the_server_is_and_knows_what_is_none_of_its_connections(
+    torque: EmulatedTorque,
+) -> None:
+    assert tell(torque, wire.ACTIVE_SERVER_QUESTION) == b"0|9|127.0.0.1|%d|" % torque.port
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
-        answer = decode_answer(tell(torque, line_for(torque, other)))
-    assert answer is not None
-    assert answer.code == 15135
-
-
-def test_trqauthd_says_where_the_server_is(torque: EmulatedTorque) -> None:
-    assert tell(torque, ACTIVE_SERVER_QUESTION) == b"0|9|127.0.0.1|%d|" % torque.port
-    answer = decode_answer(tell(torque, b"hello\n"))
-    assert answer is not None
-    assert answer.code == 15098
+        for line, code in ((line_for(torque, other), 15135), (b"hello\n", 15098)):
+            answer = wire.decode_answer(tell(torque, line))
+            assert answer is not None
+            assert answer.code == code
 
 
 @pytest.mark.parametrize(("version", "survives"), [("6.1.3", False), ("4.2.10", True)])
@@ -122,15 +103,12 @@ def test_a_wrong_length_ends_trqauthd(tmp_path: Path, version: str, survives: bo
     with EmulatedTorque.create(tmp_path / "c", nodes=NODES, version=version) as torque:
         assert tell(torque, b"1|5|head|15001|1|5|alice|1|2|") == b"15013|25|PBS server internal error|"
         if survives:
-            assert tell(torque, ACTIVE_SERVER_QUESTION).startswith(b"0|")
+            assert tell(torque, wire.ACTIVE_SERVER_QUESTION).startswith(b"0|")
             return
         with pytest.raises(ConnectionRefusedError):
-            tell(torque, ACTIVE_SERVER_QUESTION)
+            tell(torque, wire.ACTIVE_SERVER_QUESTION)
         torque.control("trqauthd", "start")
-        assert tell(torque, ACTIVE_SERVER_QUESTION).startswith(b"0|")
-        torque.control("trqauthd", "stop")
-        with pytest.raises(ConnectionRefusedError):
-            tell(torque, ACTIVE_SERVER_QUESTION)
+        assert tell(torque, wire.ACTIVE_SERVER_QUESTION).startswith(b"0|")
 
 
 def test_a_process_started_as_another_user_comes_in_as_him(torque: EmulatedTorque) -> None:
@@ -142,7 +120,7 @@ def test_a_process_started_as_another_user_comes_in_as_him(torque: EmulatedTorqu
         "torque = EmulatedTorque(Path(sys.argv[2]))\n"
         "with socket.create_connection(('127.0.0.1', torque.port), timeout=300) as connection:\n"
         "    assert tell(torque, line_for(torque, connection)) == b'0|0||'\n"
-        "    shown = ask(connection, Status(RequestType.STATUS_JOB, ME))\n"
+        "    shown = ask(connection, wire.Status(wire.RequestType.STATUS_JOB, ME))\n"
         "sys.stdout.write(' '.join(each.name for each in shown.objects))\n"
     )
     root = Path(__file__).resolve().parents[4]
@@ -158,15 +136,15 @@ def test_the_port_outlives_a_kill(torque: EmulatedTorque, connection: socket.soc
     assert tell(torque, line_for(torque, connection)) == b"0|0||"
     torque.kill()
     with pytest.raises((EOFError, ConnectionError)):
-        ask(connection, Status(RequestType.STATUS_JOB, ME))
+        ask(connection, wire.Status(wire.RequestType.STATUS_JOB, ME))
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
     torque.start()
     assert torque.port == port
     with socket.create_connection(("127.0.0.1", port), timeout=300) as again:
-        assert ask(again, Status(RequestType.STATUS_JOB, ME)).code == 15021
+        assert ask(again, wire.Status(wire.RequestType.STATUS_JOB, ME)).code == 15021
         assert tell(torque, line_for(torque, again)) == b"0|0||"
-        assert ask(again, Status(RequestType.STATUS_JOB, ME)).code == 0
+        assert ask(again, wire.Status(wire.RequestType.STATUS_JOB, ME)).code == 0
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:

@@ -105,17 +105,9 @@ class TorqueCluster:
             "HOME": home, "USER": user, "LOGNAME": user, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8",
             "SHELL": "/bin/bash", "LD_LIBRARY_PATH": site.env["LD_LIBRARY_PATH"],
         }  # fmt: skip
-        words = [
-            "env",
-            "-i",
-            "-C",
-            home,
-            *(f"{key}={value}" for key, value in own.items()),
-            program,
-            *argv[1:],
-        ]
+        words = ["env", "-i", "-C", home, *(f"{key}={value}" for key, value in own.items())]
         try:
-            done = site.run(*words, user=user, text=stdin)
+            done = site.run(*words, program, *argv[1:], user=user, text=stdin)
         except subprocess.TimeoutExpired:
             return -1, "", "no answer within 60 s\n"
         folder = f"{Path(program).parent}/"

@@ -427,8 +427,7 @@ def day(site: TorqueSite) -> Iterator[Day]:
 def test_nothing_is_started_twice_nor_forgotten_nor_given_away_twice(day: Day, serve: Serve) -> None:
     began_s = time.monotonic()
     daemon = serve(
-        timer_s=2,
-        back_off={name: {"first_s": 1, "longest_s": 8} for name in ("job", "pair", "node")},
+        timer_s=2, back_off={name: {"first_s": 1, "longest_s": 8} for name in ("job", "pair", "node")}
     )
     stop = threading.Event()
     watcher = threading.Thread(target=day.watch, args=(stop,))

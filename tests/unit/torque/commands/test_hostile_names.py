@@ -9,23 +9,24 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.torque_printing import format_xml
-from tests.unit.torque.learning.build import NOW_S, job, snapshot
+from tests.unit.torque.learn.build import NOW_S, job, snapshot
+from torque_sched.batch.torque.parse.pbsnodes import parse_pbsnodes
+from torque_sched.batch.torque.parse.qstat import parse_jobs
+from torque_sched.batch.torque.parse.records import Record
 from torque_sched.commands import explain, showbf, showstart, status, top, whatif
 from torque_sched.commands._console import out
-from torque_sched.core.model import Job, Queue, QueueName, Server
-from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.config import Config
-from torque_sched.learning import History, HistorySettings
-from torque_sched.parse.pbsnodes import parse_pbsnodes
-from torque_sched.parse.qstat import parse_jobs
-from torque_sched.parse.records import Record
-from torque_sched.policies.context import Context
-from torque_sched.policies.fair_share import Share
-from torque_sched.policies.order import FairShareOrder, FcfsOrder
-from torque_sched.policies.settings import Settings
+from torque_sched.decide.context import Context
+from torque_sched.decide.fair_share import Share
+from torque_sched.decide.order import FairShareOrder, FcfsOrder
+from torque_sched.decide.settings import Settings
+from torque_sched.learn import History, HistorySettings
+from torque_sched.learn.store import Store
+from torque_sched.model.cluster import Job, Queue, QueueName, Server
+from torque_sched.model.snapshot import Snapshot
+from torque_sched.report.explained import place_in_order, share_lines
 from torque_sched.report.page import page
 from torque_sched.report.picture import Picture, State
-from torque_sched.report.shares import place_in_order, share_lines
 from torque_sched.report.summary import summarise
 from torque_sched.report.viewer import Viewer
 
@@ -58,9 +59,14 @@ def picture_of(*jobs: Job, note: str = "") -> Picture:
     state = State({"pid": 1, "mode": "serve", "now_s": NOW_S, **told})
     memory = History.open(None)
     context = Context(predictions=memory.predictions())
-    return Picture(
-        seen, Settings(), context, memory, state, Config(), False, Path("none"), Viewer("root"), None
-    )
+    return shown(seen, Settings(), context, memory, state, "root")
+
+
+def shown(
+    seen: Snapshot, settings: Settings, context: Context, memory: History, state: State, user: str
+) -> Picture:
+    """To a user."""
+    return Picture(seen, settings, context, memory, state, Config(), False, Path("none"), Viewer(user), None)
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
@@ -97,10 +103,12 @@ def test_a_name_is_learned_and_reported_as_text(name: str, tmp_path: Path) -> No
     history = History.open(tmp_path / "history.sqlite")
     history.observe(snapshot(replace(ended, state=job(7, "R").state, comp_s=None, exit_status=None)))
     history.observe(snapshot(ended))
-    text = page(summarise(history._store, 0.0, NOW_S + 10_000), name)
+    history.close()
+    store = Store.read_only(tmp_path / "history.sqlite")
+    text = page(summarise(store, 0.0, NOW_S + 10_000), name)
+    store.close()
     assert "<script>" not in text
     assert "[link" in text or "http://" not in text
-    history.close()
 
 
 # What a user is told who asks why a job is behind.
@@ -111,10 +119,7 @@ def picture_with(order: object, *jobs: Job) -> Picture:
     seen = snapshot(*jobs)
     memory.observe(seen)
     context = Context(usage=memory.usage(NOW_S))
-    settings = Settings(order=order)  # type: ignore[arg-type]
-    return Picture(
-        seen, settings, context, memory, State({}), Config(), False, Path("none"), Viewer("ada"), None
-    )
+    return shown(seen, Settings(order=order), context, memory, State({}), "ada")  # type: ignore[arg-type]
 
 
 def ran(number: int, user: str, hours: float, gpus: int = 0) -> Job:
@@ -153,6 +158,5 @@ def test_a_job_that_is_not_submitted_comes_last_of_its_user(order: object) -> No
 
 def test_a_job_that_runs_is_told_its_usage_only() -> None:
     seen = picture_with(FairShareOrder(), replace(job(1, "R", start_s=NOW_S - 3600.0), group="phys"))
-    assert [line.partition(":")[0] for line in share_lines(seen, seen.snapshot.running[0])] == [
-        "usage of user ada", "usage of group phys",
-    ]  # fmt: skip
+    told = [line.partition(":")[0] for line in share_lines(seen, seen.snapshot.running[0])]
+    assert told == ["usage of user ada", "usage of group phys"]

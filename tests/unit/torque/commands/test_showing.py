@@ -11,28 +11,27 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.examples import examples
-from tests.unit.torque.policies.builders import NOW_S, job, node, running, snapshot
+from tests.fixtures.torque_builders import NOW_S, job, node, running, snapshot
 from torque_sched import commands
 from torque_sched.cli import COMMANDS, main
-from torque_sched.core.decisions import NodeShare, Promise, Reserve, Start
-from torque_sched.core.model import Job, NodeName
-from torque_sched.core.snapshot import Snapshot
-from torque_sched.core.states import JobState
-from torque_sched.learning.expectations import ErrorSeen
-from torque_sched.learning.promises import MADE, Change, KeptPromise, Outcome
-from torque_sched.policies.backfilling.show import FreeNode, PlannedStart, showbf, showstart
-from torque_sched.policies.context import Context, PendingStart, Reservation, Window
-from torque_sched.policies.decide import decide
-from torque_sched.policies.registry import new_backfill
-from torque_sched.policies.settings import Settings
-from torque_sched.report.openings import document, openings, openings_table
+from torque_sched.commands._answering import answer_question, load_teller
+from torque_sched.decide.context import Context, PendingStart, Reservation, Window
+from torque_sched.decide.decide import decide
+from torque_sched.decide.explain import FreeNode, PlannedStart, showbf, showstart
+from torque_sched.decide.settings import Settings, new_backfill
+from torque_sched.learn.expectations import ErrorSeen
+from torque_sched.learn.promises import MADE, Change, KeptPromise, Outcome
+from torque_sched.model.cluster import Job, NodeName
+from torque_sched.model.decisions import GuaranteedStart, NodeShare, Reserve, Start
+from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.states import JobState
 from torque_sched.report.outlook import Outlook
+from torque_sched.report.tables import document, openings, openings_table
 
 BACKFILLS = ("conservative", "easy", "aged", "none")
 
@@ -80,6 +79,41 @@ def test_a_job_that_asks_for_what_is_shown_starts_now(
         assert isinstance(planned.decision, Start)
 
 
+@pytest.mark.parametrize("backfill", ["conservative", "easy"])
+@given(
+    st.lists(st.sampled_from([0.0, 600.0, 1200.0, 6000.0]), min_size=2, max_size=6),
+    st.lists(st.tuples(st.integers(1, 6), st.sampled_from([300.0, 1800.0])), max_size=3),
+)
+@example([0.0, 0.0, 600.0, 600.0, 6000.0], [(3, 1800.0)])
+@settings(max_examples=examples(60), deadline=None)
+def test_of_nodes_of_one_slot_so_many_start_now_as_are_shown(
+    backfill: str, left_s: list[float], waiting: list[tuple[int, float]]
+) -> None:
+    """Nodes that are alike share a row of the plan: their number is what counts, and how long it lasts."""
+    nodes = [node(f"n{at}", 1) for at in range(len(left_s))]
+    jobs = [
+        running(at + 1, f"n{at}/0", "1:ppn=1", walltime_s=each, since_s=0)
+        for at, each in enumerate(left_s) if each
+    ]  # fmt: skip
+    jobs += [
+        job(50 + at, f"{min(n, len(nodes))}:ppn=1", walltime_s=each, etime_s=NOW_S - 500.0)
+        for at, (n, each) in enumerate(waiting)
+    ]
+    seen, chosen = snapshot(nodes, jobs), with_backfill(backfill)
+    shown = showbf(seen, chosen, Context())
+    assert len({free.node for free in shown if not left_s[int(free.node[1:])]}) == len(
+        {f.node for f in shown}
+    )
+    for until_s in {free.until_s for free in shown}:
+        n = sum(free.until_s >= until_s for free in shown)
+        walltime_s = 1e7 if math.isinf(until_s) else until_s - NOW_S
+        for asked, starts in ((n, True), (n + 1, False)):
+            if asked <= len(nodes):
+                one = job(99, f"{asked}:ppn=1", walltime_s=walltime_s, etime_s=NOW_S)
+                planned = showstart(seen, chosen, Context(), one)
+                assert (planned.start_s == NOW_S) is starts, (asked, until_s, planned)
+
+
 @pytest.mark.parametrize("backfill", BACKFILLS)
 @given(clusters())
 @settings(max_examples=examples(30), deadline=None)
@@ -110,7 +144,7 @@ def test_the_evidence_names_what_is_in_the_way() -> None:
     assert "1 waiting jobs come before it, 1 of them with a guaranteed start" in told
     assert "1.head may run on n0 until" in told
     assert "dedicated time from" in told
-    assert "1 nodes are kept for others (disks)" in told
+    assert "disks keeps nodes from " in told
 
 
 def free(name: str, slots: int, until_s: float, gpus: int = 0, *properties: str) -> FreeNode:
@@ -124,10 +158,8 @@ def test_nodes_that_are_alike_share_a_row() -> None:
         *(free(f"m{at}", 1, NOW_S + 90.0) for at in range(9)),
     ]  # fmt: skip
     rows = openings(found)
-    assert [(row.slots, row.gpus, len(row.nodes)) for row in rows] == [
-        (8, 2, 1), (4, 0, 2), (1, 0, 9), (4, 0, 1),
-    ]  # fmt: skip
-    console = Console(width=200, record=True, quiet=True)
+    sizes = [(row.slots, row.gpus, len(row.nodes)) for row in rows]
+    assert sizes == [(8, 2, 1), (4, 0, 2), (1, 0, 9), (4, 0, 1)]
     for shows_names, words in ((False, "m0,m1,m2,..."), (True, "m7,m8")):
         console = Console(width=200)
         with console.capture() as text:
@@ -140,12 +172,16 @@ def test_nodes_that_are_alike_share_a_row() -> None:
     assert told["nodes"][2]["until_s"] == NOW_S + 60.0
 
 
+def said(outlook: Outlook) -> str:
+    return "\n".join(outlook.lines())
+
+
 def test_a_start_that_is_under_way_says_so() -> None:
     """Between the order and the next look: the job waits by the last look, and runs by the server."""
     waits = job(7, "1:ppn=2", name="relax")
     ordered = PendingStart(waits.id, (NodeShare(NodeName("n1"), 2, 1),), NOW_S)
     under_way = Outlook(waits, NOW_S, None, None, None, under_way=ordered)
-    text = "\n".join(under_way.lines())
+    text = said(under_way)
     assert "start: it started just now on n1:ppn=2:gpus=1: ordered " in text
     assert "not confirmed yet by a look" in text
     told = under_way.document()
@@ -155,37 +191,34 @@ def test_a_start_that_is_under_way_says_so() -> None:
 def test_an_outlook_in_words_and_as_json() -> None:
     waits = job(7, "1:ppn=2", name="relax")
     share = (NodeShare(NodeName("n1"), 2, 1),)
-    promise = Promise(waits.id, NOW_S + 500.0, share, 60.0, NOW_S, NOW_S + 900.0, NOW_S - 100.0)
+    promise = GuaranteedStart(waits.id, NOW_S + 500.0, share, 60.0, NOW_S, NOW_S + 900.0, NOW_S - 100.0)
     planned = PlannedStart(waits.id, NOW_S + 400.0, share, True, promise, None, ("7 jobs wait",))
     made = Change(NOW_S - 100.0, None, NOW_S + 900.0, MADE)
     kept = KeptPromise((waits.id, 0.0), promise, n_better=3, n_broken=1, changes=(made,))
     waiting = Outlook(waits, NOW_S, planned, kept, None, why_not_expected="no job has ended yet")
-    text = "\n".join(waiting.lines())
+    text = said(waiting)
     assert "guaranteed: not later than 1970-01-12 13:55 UTC, in 00:08:20 on n1:ppn=2:gpus=1" in text
     assert "expected: not known: no job has ended yet" in text
     assert "first guaranteed: " in text
     assert "sooner 3 times since, put off or withdrawn 1 times" in text
     assert "because: 7 jobs wait" in text
     told = waiting.document()
-    assert (told["start_s"], told["guaranteed_start_s"], told["first_guaranteed_start_s"]) == (
-        NOW_S + 400.0, NOW_S + 500.0, NOW_S + 900.0,
-    )  # fmt: skip
+    starts = [told[name] for name in ("start_s", "guaranteed_start_s", "first_guaranteed_start_s")]
+    assert starts == [NOW_S + 400.0, NOW_S + 500.0, NOW_S + 900.0]
     assert told["nodes"] == [{"node": "n1", "ppn": 2, "gpus": 1}]
     runs = running(8, "n1/0-1", state=JobState.RUNNING)
     outcome = Outcome((runs.id, 0.0), NOW_S - 600.0, NOW_S - 900.0, NOW_S, NOW_S - 600.0, 2, 0, (made,))
     started = Outlook(runs, NOW_S, None, None, outcome)
-    assert "00:10:00 before its first guaranteed start, just at its last guaranteed start" in "\n".join(
-        started.lines()
-    )
+    assert "00:10:00 before its first guaranteed start, just at its last guaranteed start" in said(started)
     assert started.document()["first_guaranteed_start_s"] == NOW_S
     nothing = Outlook(runs, NOW_S, None, None, None)
-    assert "no start had been guaranteed" in "\n".join(nothing.lines())
+    assert "no start had been guaranteed" in said(nothing)
     assert nothing.document()["guaranteed_start_s"] is None
     held = PlannedStart(waits.id, None, (), False, None, None, ())
     unknown = Outlook(waits, NOW_S, held, None, None, why_none="Job is held")
-    assert "guaranteed: none: Job is held" in "\n".join(unknown.lines())
+    assert "guaranteed: none: Job is held" in said(unknown)
     sooner = Outlook(waits, NOW_S, planned, None, None, NOW_S + 108.0, ErrorSeen(9, 12.0, -5.0, 90.0))
-    told = "\n".join(sooner.lines())
+    told = said(sooner)
     assert "expected: 1970-01-12 13:48 UTC, in 00:01:48; of 9 past starts half came between " in told
     assert "between 00:00:05 earlier and 00:01:30 later than expected, the middle one 00:00:12 later" in told
     assert sooner.document()["expected_start_s"] == NOW_S + 108.0
@@ -204,12 +237,8 @@ def test_each_line_of_the_list_is_the_commands_own(name: str) -> None:
 
 
 def test_every_command_is_in_the_list() -> None:
-    modules = {
-        found.name.replace("_", "-")
-        for found in pkgutil.iter_modules(commands.__path__)
-        if found.name[0] != "_"
-    }
-    assert list(COMMANDS) == sorted(modules)
+    found = {each.name.replace("_", "-") for each in pkgutil.iter_modules(commands.__path__)}
+    assert list(COMMANDS) == sorted(name for name in found if name[0] != "-")
 
 
 def test_the_list_imports_no_command() -> None:
@@ -226,13 +255,11 @@ def test_the_list_imports_no_command() -> None:
     assert done.stdout == "torque_sched.cli\n\n"
 
 
-def test_a_wrong_name_is_told_with_those_there_are() -> None:
-    result = CliRunner().invoke(main, ["stauts"])
-    assert result.exit_code == 2
-    assert "No such command 'stauts'" in result.output
-    assert "status, top" in result.output
-
-
 def test_the_shell_completes_names() -> None:
     context = click.Context(main)
     assert [item.value for item in main.shell_complete(context, "show")] == ["showbf", "showstart"]
+
+
+def test_the_daemon_finds_all_that_answers_need() -> None:
+    """It imports them by name, before it forks for an answer."""
+    assert load_teller() is answer_question

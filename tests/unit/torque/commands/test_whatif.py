@@ -6,13 +6,13 @@ from dataclasses import fields
 
 import pytest
 
-from tests.unit.torque.policies.builders import NOW_S, node
-from torque_sched.core.model import Queue, QueueName, Server
-from torque_sched.core.request import AccessPolicy, Chunk, GenericResource, Request
-from torque_sched.core.snapshot import Snapshot
+from tests.fixtures.torque_builders import NOW_S, node
+from torque_sched.batch.torque.asked import asked_job, joined, note_on
+from torque_sched.batch.torque.parse.request import HEEDED
 from torque_sched.errors import ConfigError
-from torque_sched.parse.request import HEEDED
-from torque_sched.report.asked import asked_job, joined, note_on
+from torque_sched.model.cluster import Queue, QueueName, Server
+from torque_sched.model.request import AccessPolicy, Chunk, GenericResource, Request
+from torque_sched.model.snapshot import Snapshot
 
 SNAPSHOT = Snapshot(
     NOW_S, Server(name="head", default_queue="batch"), (Queue(name=QueueName("batch")),), (node("n1"),), ()
@@ -33,6 +33,7 @@ READ: dict[str, tuple[str, str, object]] = {
     "feature": ("big:fast", "features", ("big", "fast")),
     "naccesspolicy": ("singlejob", "access", AccessPolicy.SINGLE_JOB),
     "software": ("gauss", "software", "gauss"),
+    "qos": ("high", "qos", "high"),
     "arch": ("x86_64", "arch", "x86_64"),
     "opsys": ("linux", "opsys", "linux"),
 }
@@ -58,14 +59,12 @@ def test_no_resource_that_is_read_is_left_out_here() -> None:
     assert set(READ) == HEEDED
 
 
-def test_gpus_without_nodes_are_a_generic_resource_as_the_server_stores_them() -> None:
-    assert asked("gpus=2").gpus_anywhere == 2
-
-
 def test_all_at_once_is_the_same_as_one_by_one() -> None:
     texts = [f"{name}={text}" for name, (text, *_) in READ.items()]
     assert asked(*texts) == asked(",".join(texts))
     assert asked("nodes=1", walltime="10:00").walltime_s == 600.0
+    assert asked("walltime=3600,nodes=1", walltime="3600").walltime_s == 3600.0, "no contradiction"
+    assert note_on("nodes=1,foo=bar,pmen=1gb").startswith("note: foo, pmen make no difference")
 
 
 @pytest.mark.parametrize(
@@ -84,10 +83,6 @@ def test_a_contradiction_names_the_resource(
     with pytest.raises(ConfigError, match=told) as found:
         asked(*submits, walltime=walltime)
     assert found.value.cure == "leave one of them"
-
-
-def test_what_is_said_twice_and_alike_is_no_contradiction() -> None:
-    assert asked("walltime=3600,nodes=1", walltime="3600").walltime_s == 3600.0
 
 
 @pytest.mark.parametrize(
@@ -126,7 +121,3 @@ def test_a_queue_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(ConfigError, match="no queue 'night'") as found:
         asked_job(SNAPSHOT, "nodes=1", user="ann", queue="night")
     assert found.value.cure == "known are batch"
-
-
-def test_a_misspelt_resource_is_told_of() -> None:
-    assert "pmen makes no difference" in note_on("nodes=1,pmen=1gb")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,21 +14,26 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures.torque_builders import job, node, running, snapshot
 from tests.fixtures.waiting import until
-from tests.unit.torque.policies.builders import job, node, running, snapshot
 from torque_sched.adapters import answer_socket
 from torque_sched.adapters.answer_socket import QUESTION_BYTES, SOCKET_FOLDER, ask, listen
 from torque_sched.commands._answering import QUESTIONS, answer_question
-from torque_sched.core.model import Job, Server
 from torque_sched.daemon.answers import AnswerLimits, AnswerPort, LastLook
 from torque_sched.daemon.config import Config
+from torque_sched.decide.context import Context
+from torque_sched.decide.settings import Settings
 from torque_sched.errors import StartupError
-from torque_sched.learning import History
-from torque_sched.policies.context import Context
-from torque_sched.policies.settings import Settings
+from torque_sched.learn import History
+from torque_sched.model.cluster import Job, Server
 from torque_sched.report.viewer import Viewer, viewer_of
 
 GENEROUS_S = 300.0
+
+
+@pytest.fixture
+def asked(tmp_path: Path, history: History) -> Asked:
+    return Asked(tmp_path, history)
 
 
 @pytest.fixture
@@ -99,15 +105,13 @@ class Asked:
         return made
 
 
-def test_a_child_answers_and_knows_who_asks(tmp_path: Path, history: History) -> None:
-    asked = Asked(tmp_path, history)
+def test_a_child_answers_and_knows_who_asks(asked: Asked) -> None:
     told = asked.during(lambda: asked.answer("hello"))
     assert (told["out"], told["uid"]) == ("hello", os.geteuid())
     assert told["pid"] != os.getpid()
 
 
-def test_a_child_keeps_nothing_of_the_daemons_open(tmp_path: Path, history: History) -> None:
-    asked = Asked(tmp_path, history)
+def test_a_child_keeps_nothing_of_the_daemons_open(tmp_path: Path, asked: Asked) -> None:
     with (tmp_path / "lock").open("w"):
         told = asked.during(lambda: asked.answer("descriptors"))
     # Standard input, output and error, the connection, and the folder that is being listed.
@@ -147,9 +151,7 @@ def test_a_thousand_silent_connections_hold_up_neither_the_loop_nor_others_for_l
     ],
     ids=["nothing", "cut", "empty", "list", "bytes", "nested", "long", "a MiB"],
 )
-def test_what_is_no_question_is_closed(tmp_path: Path, history: History, sent: bytes) -> None:
-    asked = Asked(tmp_path, history)
-
+def test_what_is_no_question_is_closed(asked: Asked, sent: bytes) -> None:
     def talk() -> tuple[bytes, dict[str, Any]]:
         with asked.connected() as connection:
             try:
@@ -183,8 +185,7 @@ def test_a_child_that_fails_says_so_and_one_that_hangs_is_ended(tmp_path: Path, 
     assert children() <= others, "none of them is left"
 
 
-def test_without_a_look_there_is_no_answer(tmp_path: Path, history: History) -> None:
-    asked = Asked(tmp_path, history)
+def test_without_a_look_there_is_no_answer(tmp_path: Path, asked: Asked) -> None:
     asked.port.last = None
     assert asked.during(lambda: asked.answer("hello")) == {"refused": "no look yet"}
     assert ask(tmp_path, {"ask": "hello"}, 5.0) is None
@@ -192,10 +193,9 @@ def test_without_a_look_there_is_no_answer(tmp_path: Path, history: History) -> 
 
 
 def test_an_answer_without_an_end_is_not_taken_in(
-    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answer_socket, "ANSWER_BYTES", 1 << 17)
-    asked = Asked(tmp_path, history)
     asked.tell = lambda last, question, uid: {"out": "x" * (1 << 18)}  # type: ignore[method-assign]
     assert asked.during(lambda: ask(tmp_path, {"ask": "hello"}, 5.0)) is None
 
@@ -237,11 +237,7 @@ def words(ask: str, /, **given: Any) -> dict[str, Any]:
     return {"version": 1, "ask": ask, "asked": {**asked, **texts, **given}, "width": 0}
 
 
-@pytest.fixture
-def nobody() -> int:
-    import pwd
-
-    return pwd.getpwnam("nobody").pw_uid
+NOBODY = pwd.getpwnam("nobody").pw_uid
 
 
 def cluster(history: History, **server: Any) -> LastLook:
@@ -255,17 +251,17 @@ def cluster(history: History, **server: Any) -> LastLook:
     )
 
 
-def test_an_ordinary_user_is_shown_his_own_jobs_alone(history: History, nobody: int) -> None:
+def test_an_ordinary_user_is_shown_his_own_jobs_alone(history: History) -> None:
     last = cluster(history)
-    mine = answer_question(last, words("showstart", job="3"), nobody)
+    mine = answer_question(last, words("showstart", job="3"), NOBODY)
     assert mine["code"] == 0
     assert "3.head mine, of nobody" in mine["out"]
     for name, asked in (("showstart", {"job": "2"}), ("explain", {"name": "1.head"})):
-        theirs = answer_question(last, words(name, **asked), nobody)
+        theirs = answer_question(last, words(name, **asked), NOBODY)
         assert (theirs["code"], theirs["out"]) == (2, "")
         assert "is not a job of nobody" in theirs["err"]
     shown = "".join(
-        str(answer_question(last, question, nobody))
+        str(answer_question(last, question, NOBODY))
         for question in (
             words("explain", name="n1"),
             words("explain", name="3"),
@@ -279,32 +275,25 @@ def test_an_ordinary_user_is_shown_his_own_jobs_alone(history: History, nobody: 
         assert hidden not in shown
 
 
-def test_he_cannot_ask_for_another_user(history: History, nobody: int) -> None:
+def test_he_cannot_ask_for_another_user(history: History) -> None:
     asked = words("whatif", submit="nodes=1", name="whatif", user="bob")
-    assert "you are nobody" in answer_question(cluster(history), asked, nobody)["err"]
+    assert "you are nobody" in answer_question(cluster(history), asked, NOBODY)["err"]
 
 
-@pytest.mark.parametrize(
-    "server",
-    [
-        {"query_other_jobs": True},
-        {"operators": ("nobody@*",)},
-        {"managers": (f"nobody@{socket.gethostname()}",)},
-    ],
-)
+SEE_ALL: list[dict[str, Any]] = [{"query_other_jobs": True}, {"operators": ("nobody@*",)}]
+
+
+@pytest.mark.parametrize("server", [*SEE_ALL, {"managers": (f"nobody@{socket.gethostname()}",)}])
 def test_managers_operators_and_all_where_torque_shows_all_see_all(
-    history: History, nobody: int, server: dict[str, Any]
+    history: History, server: dict[str, Any]
 ) -> None:
-    told = answer_question(cluster(history, **server), words("explain", name="n1"), nobody)
+    told = answer_question(cluster(history, **server), words("explain", name="n1"), NOBODY)
     assert "job 1.head" in told["out"]
     assert "bob" in told["out"]
 
 
 def test_an_operator_of_another_host_or_an_unknown_account_is_nobody_special() -> None:
-    import pwd
-
-    uid = pwd.getpwnam("nobody").pw_uid
-    assert not viewer_of(uid, Server(operators=("nobody@elsewhere", "other@*"))).sees_all
+    assert not viewer_of(NOBODY, Server(operators=("nobody@elsewhere", "other@*"))).sees_all
     assert not viewer_of(2**31 - 7, Server(query_other_jobs=None)).sees_all
     assert viewer_of(0, Server()).sees_all
 

@@ -12,29 +12,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from torque_sched.adapters.pbs import Look
-from torque_sched.core.decisions import Hold, NodeShare, Reserve, Start
-from torque_sched.core.model import Job, JobId, NodeName, QueueName, Server
-from torque_sched.core.reasons import Reason
-from torque_sched.core.snapshot import Snapshot
-from torque_sched.core.states import HoldType, JobState
+from torque_sched.batch.system import Look, OrderKind, OrderResult
+from torque_sched.daemon import comments
 from torque_sched.daemon import cycle as cycle_module
-from torque_sched.daemon.brain import PolicyBrain
 from torque_sched.daemon.c_policy import CFiles, SettingsInForce
-from torque_sched.daemon.comments import (
-    IDS_PER_CALL,
-    CommentCall,
-    CommentPace,
-    CommentPlan,
-    Renewal,
-    plain_comment,
-    with_an_old_comment,
-)
+from torque_sched.daemon.comments import IDS_PER_CALL, CommentCall, CommentPace, CommentPlan, Renewal
 from torque_sched.daemon.config import Config
-from torque_sched.daemon.cycle import Cycle, CycleLimits, comment_of_start
-from torque_sched.daemon.standing import Standing
-from torque_sched.learning import History
-from torque_sched.parse.qrun import RunKind, RunResult
+from torque_sched.daemon.cycle import CycleLimits, SchedulingCycle, comment_of_start
+from torque_sched.daemon.decision_engine import DecisionEngine
+from torque_sched.daemon.pending_orders import PendingOrders
+from torque_sched.learn import History
+from torque_sched.model.cluster import Job, JobId, NodeName, QueueName, Server
+from torque_sched.model.decisions import Hold, NodeShare, Reserve, Start
+from torque_sched.model.reasons import Reason
+from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.states import HoldType, JobState
 
 LIMIT = "Not Running: Queue job limit has been reached."
 
@@ -49,6 +41,10 @@ def waiting(number: int, comment: str = "") -> Job:
 
 def hold(number: int, reason: Reason = Reason.QUEUE_JOB_LIMIT, **details: str) -> Hold:
     return Hold(JobId(f"{number}.head"), reason, details)
+
+
+def ids(calls: list[CommentCall]) -> list[str]:
+    return [job for call in calls for job in call.jobs]
 
 
 def plan(maker: CommentPlan, looked: Snapshot, *decisions: object, failure: str = "") -> list[CommentCall]:
@@ -69,7 +65,7 @@ def test_who_was_told_nothing_yet_is_told_first_and_the_newest_before_all() -> N
     """After a burst a new job does not wait until the whole burst was told."""
     jobs = (waiting(1, "old"), waiting(2), waiting(3))
     calls = plan(CommentPlan(), snapshot(*jobs), hold(1), hold(2), hold(3))
-    assert [job for call in calls for job in call.jobs] == ["3.head", "2.head", "1.head"]
+    assert ids(calls) == ["3.head", "2.head", "1.head"]
 
 
 def test_a_call_is_as_long_as_its_time_allows() -> None:
@@ -79,14 +75,10 @@ def test_a_call_is_as_long_as_its_time_allows() -> None:
         sizes.append(min(n_jobs, pace.n_jobs))
         pace.took(n_jobs, 0.001 * n_jobs)
     assert sizes == [64, 128, 108]
-    pace.took(100, 10.0)
-    assert pace.n_jobs == 2
-    pace.took(1, 1000.0)
-    assert pace.n_jobs == 1
-    pace.took(1, 0.0)
-    assert pace.n_jobs == 2
-    pace.took(1, 0.0)
-    assert pace.n_jobs == 2, "a call for fewer jobs says nothing about one for more"
+    # The last call for fewer jobs says nothing about one for more.
+    for n_jobs, took_s, then in ((100, 10.0, 2), (1, 1000.0, 1), (1, 0.0, 2), (1, 0.0, 2)):
+        pace.took(n_jobs, took_s)
+        assert pace.n_jobs == then
     for _ in range(20):
         pace.took(pace.n_jobs, 0.0)
     assert pace.n_jobs == IDS_PER_CALL
@@ -99,27 +91,29 @@ class SlowServer:
         self.jobs, self.comment_s, self.one_order_at_a_time = jobs, comment_s, one_by_one
         self.now_s = 1000.0
         self.sizes: list[int] = []
-        self.kind = RunKind.STARTED
+        self.kind = OrderKind.STARTED
 
     async def look(self) -> Look:
         return Look(replace(snapshot(*self.jobs), server=Server(scheduling=True)), {})
 
-    async def comment(self, jobs: tuple[JobId, ...], _text: str) -> RunResult:
+    async def comment(self, jobs: tuple[JobId, ...], _text: str) -> OrderResult:
         self.sizes.append(len(jobs))
         self.now_s += self.comment_s * len(jobs)
-        return RunResult(self.kind, "")
+        return OrderResult(self.kind, "")
 
 
 @contextmanager
-def cycle_of(monkeypatch: pytest.MonkeyPatch, server: SlowServer, comments_s: float = 0.2) -> Iterator[Cycle]:
+def cycle_of(
+    monkeypatch: pytest.MonkeyPatch, server: SlowServer, comments_s: float = 0.2
+) -> Iterator[SchedulingCycle]:
     """One that runs by the server's clock."""
     monkeypatch.setattr(
         cycle_module, "time", SimpleNamespace(monotonic=lambda: server.now_s, localtime=time.localtime)
     )
     history = History.open(None)
-    brain = PolicyBrain(SettingsInForce(Config(), CFiles()), history)
+    engine = DecisionEngine(SettingsInForce(Config(), CFiles()).at, history)
     limits = CycleLimits(comments_s=comments_s)
-    yield Cycle(server, brain, Standing(), CommentPlan(), limits, lambda: 1000.0)  # type: ignore[arg-type]
+    yield SchedulingCycle(server, engine, PendingOrders(), CommentPlan(), limits, lambda: 1000.0)  # type: ignore[arg-type]
     history.close()
 
 
@@ -144,6 +138,17 @@ def test_a_cycle_ends_after_a_slice_of_comments_and_the_others_follow(
         assert (sum(server.sizes), cycle.n_comments_owed) == (2000, 0)
 
 
+def test_a_cycle_that_is_wanted_goes_before_comments_and_expected_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = SlowServer(BURST, 1 / 1024, one_by_one=True)
+    with cycle_of(monkeypatch, server) as cycle:
+        report = asyncio.run(cycle.run(is_wanted=lambda: True))
+        assert (server.sizes, report.n_commented, report.n_comments_left) == ([], 0, 2000)
+        report = asyncio.run(cycle.run(is_wanted=lambda: len(server.sizes) >= 3))
+        assert (report.n_commented, report.n_comments_left) == (3, 1997)
+
+
 def test_what_is_still_owed_gives_way_to_what_a_newer_look_says(monkeypatch: pytest.MonkeyPatch) -> None:
     server = SlowServer(BURST, 1 / 1024, one_by_one=True)
     with cycle_of(monkeypatch, server) as cycle:
@@ -158,11 +163,11 @@ def test_comments_end_where_the_server_is_gone_and_are_planned_anew(monkeypatch:
     server = SlowServer(BURST, 1 / 1024, one_by_one=True)
     with cycle_of(monkeypatch, server) as cycle:
         asyncio.run(cycle.run())
-        server.kind = RunKind.SERVER_GONE
+        server.kind = OrderKind.SERVER_GONE
         n_written, stopped_by = asyncio.run(cycle.write_comments())
-        assert (n_written, stopped_by and stopped_by.kind) == (0, RunKind.SERVER_GONE)
+        assert (n_written, stopped_by and stopped_by.kind) == (0, OrderKind.SERVER_GONE)
         assert cycle.n_comments_owed == 0
-        server.kind = RunKind.STARTED
+        server.kind = OrderKind.STARTED
         report = asyncio.run(cycle.run())
         assert report.n_commented + report.n_comments_left == 2000
 
@@ -230,28 +235,27 @@ def test_what_moved_most_is_corrected_first_at_the_pace_of_the_timer() -> None:
     starts = [planned(n, 3600.0 * (3 + n)) for n in range(1, 6)]
     for now_s, told in ((1000.0, 3), (1029.0, 0), (1030.0, 3), (900.0, 3)):
         calls = plan(maker, snapshot(*jobs, now_s=now_s), *starts)
-        assert [job for call in calls for job in call.jobs] == ["5.head", "4.head", "3.head"][:told]
+        assert ids(calls) == ["5.head", "4.head", "3.head"][:told]
 
 
 def test_what_the_server_said_stays_until_the_next_try() -> None:
-    start = Start(JobId("1.head"), (NodeShare(NodeName("n1"), 1),))
-    back_off = hold(1, Reason.JOB_BACK_OFF)
-    for decision in (start, back_off):
-        [call] = plan(CommentPlan(), snapshot(waiting(1)), decision, failure="Unknown node-attribute")
+    start, seen = Start(JobId("1.head"), (NodeShare(NodeName("n1"), 1),)), snapshot(waiting(1))
+    for decision in (start, hold(1, Reason.JOB_BACK_OFF)):
+        [call] = plan(CommentPlan(), seen, decision, failure="Unknown node-attribute")
         assert call.text == "Not Running - PBS Error: Unknown node-attribute"
-    assert plan(CommentPlan(), snapshot(waiting(1)), start) == []
-    assert plan(CommentPlan(), snapshot(waiting(1)), hold(1, Reason.START_PENDING)) == []
+    for silent in (start, hold(1, Reason.START_PENDING)):
+        assert plan(CommentPlan(), seen, silent) == []
 
 
 def test_a_running_job_that_still_says_it_waits_is_corrected() -> None:
-    running = Job(JobId("1.head"), JobState.RUNNING, QueueName("batch"), comment=LIMIT, start_s=5.0)
-    by_hand = Job(JobId("2.head"), JobState.RUNNING, QueueName("batch"), comment="do not touch")
-    assert plan(CommentPlan(), snapshot(running, by_hand)) == [CommentCall("started", (JobId("1.head"),))]
+    by_text = {1: LIMIT, 2: "do not touch"}
+    jobs = [replace(waiting(n, text), state=JobState.RUNNING, start_s=5.0) for n, text in by_text.items()]
+    assert plan(CommentPlan(), snapshot(*jobs)) == [CommentCall("started", (JobId("1.head"),))]
 
 
 def test_forms() -> None:
     assert comment_of_start(1795195600.0).startswith("Job started on ")
-    assert plain_comment('a, b=c "d"') == "a; b=c 'd'"
+    assert comments.plain_comment('a, b=c "d"') == "a; b=c 'd'"
 
 
 def test_the_blank_that_qalter_leaves_after_a_quoted_text_is_no_difference() -> None:
@@ -262,9 +266,8 @@ def test_the_blank_that_qalter_leaves_after_a_quoted_text_is_no_difference() -> 
 
 
 def test_held_jobs_that_were_told_something_else_are_told_anew() -> None:
-    user, put_off = frozenset({HoldType.USER}), JobState.WAITING
-    told = replace(waiting(1, LIMIT), state=JobState.HELD, hold_types=user)
-    ran = replace(waiting(2, "Job started on Fri Nov 20 at 17:08"), state=put_off)
+    told = replace(waiting(1, LIMIT), state=JobState.HELD, hold_types=frozenset({HoldType.USER}))
+    ran = replace(waiting(2, "Job started on Fri Nov 20 at 17:08"), state=JobState.WAITING)
     others = (
         waiting(3, LIMIT),
         replace(told, id=JobId("4.head"), comment=""),
@@ -272,8 +275,8 @@ def test_held_jobs_that_were_told_something_else_are_told_anew() -> None:
         replace(told, id=JobId("6.head"), hold_types=frozenset()),
         replace(told, id=JobId("7[].head"), sequence=7, array_index=-1),
     )
-    assert with_an_old_comment(snapshot(told, ran, *others)) == [told, ran]
-    [call] = plan(CommentPlan(), snapshot(told), hold(1, Reason.JOB_HELD, holds="user"))
+    assert comments.with_an_old_comment(snapshot(told, ran, *others)) == [told, ran]
+    held = hold(1, Reason.JOB_HELD, holds="user")
+    [call] = plan(CommentPlan(), snapshot(told), held)
     assert call.text == "Not Running: Job is held (user)"
-    again = replace(told, comment=call.text)
-    assert plan(CommentPlan(), snapshot(again), hold(1, Reason.JOB_HELD, holds="user")) == []
+    assert plan(CommentPlan(), snapshot(replace(told, comment=call.text)), held) == []

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.torque.learning.build import NOW_S, job, node, snapshot
-from torque_sched.core.decisions import Reserve
-from torque_sched.core.model import JobId, Queue, QueueName
-from torque_sched.core.snapshot import Snapshot
-from torque_sched.daemon import expecting as module
-from torque_sched.daemon.brain import PolicyBrain
+from tests.unit.torque.learn.build import NOW_S, job, node, snapshot
+from torque_sched.daemon import decision_engine as module
 from torque_sched.daemon.c_policy import CFiles, SettingsInForce
-from torque_sched.daemon.config import Choice, Config
-from torque_sched.daemon.expecting import Expecting
-from torque_sched.daemon.standing import Standing
-from torque_sched.learning import History
-from torque_sched.policies.context import Context
-from torque_sched.policies.settings import Settings
+from torque_sched.daemon.config import Config, NamedSettings
+from torque_sched.daemon.decision_engine import DecisionEngine, Expecting
+from torque_sched.daemon.pending_orders import PendingOrders
+from torque_sched.decide.context import Context
+from torque_sched.decide.settings import Settings
+from torque_sched.learn import History
+from torque_sched.model.cluster import JobId, Queue, QueueName
+from torque_sched.model.decisions import Reserve
+from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.states import StartProgress
 from torque_sched.report.outlook import outlook_of
 from torque_sched.report.picture import Picture, State
 from torque_sched.report.viewer import Viewer
@@ -27,7 +27,7 @@ from torque_sched.report.viewer import Viewer
 
 def full(*more: int) -> Snapshot:
     """All eight slots of the node are taken for an hour; jobs like those that ended after 108 s wait."""
-    runs = job(50, "R", ppn=8, start_s=NOW_S, substate=42)
+    runs = job(50, "R", ppn=8, start_s=NOW_S, progress=StartProgress.BEGUN)
     seen = snapshot(runs, *(job(number, ppn=8) for number in (51, 52, *more)), nodes=(node(ncpus=8),))
     return replace(seen, queues=(Queue(name=QueueName("batch")),))
 
@@ -45,13 +45,17 @@ def taught() -> History:
 
 
 def test_the_comment_says_what_showstart_says() -> None:
-    memory, config = taught(), Config(backfill=Choice(name="conservative"))
+    memory, config = taught(), Config(backfill=NamedSettings(name="conservative"))
     in_force = SettingsInForce(config, CFiles())
-    brain, settings = PolicyBrain(in_force, memory), in_force.at(NOW_S)
+    engine, settings = DecisionEngine(in_force.at, memory), in_force.at(NOW_S)
     seen = full()
-    context = brain.context(seen, Standing())
-    told = brain.expecting(brain.decide(seen, context), seen, context)
+    context = engine.context(seen, PendingOrders())
+    told = engine.expecting(engine.decide(seen, context), seen, context)
     assert memory.expectations.facts()[0]
+    more = full(53)
+    later = engine.context(more, PendingOrders())
+    hurried = engine.expecting(engine.decide(more, later), more, later, may_renew=False)
+    assert ["no start expected yet" in each.comment for each in hurried] == [False, False, True]
     for decision in told:
         assert isinstance(decision, Reserve)
         picture = shown(seen, settings, context, memory, config)
@@ -93,20 +97,10 @@ def test_they_are_renewed_as_their_cost_allows(monkeypatch: pytest.MonkeyPatch) 
         expecting.starts(seen, Settings(), Context(), ())
         return len(calls)
 
-    assert ask(full(), 100.0) == 1
     # A new job is waited with until the last one's cost is paid: 0.2 s are 5 % of 4 s.
-    assert ask(full(53), 101.0) == 1
-    assert ask(full(53), 105.0) == 2
-    assert ask(full(53), 120.0) == 2
-    assert ask(full(53), 140.0) == 3
-    # Another job runs in the place of one that has ended.
-    ended = full(53)
-    ended = replace(
-        ended,
-        jobs=tuple(
-            replace(each, id=JobId("60.head")) if each.id == "50.head" else each for each in ended.jobs
-        ),
-    )
-    assert ask(ended, 149.0) == 3
-    assert ask(ended, 151.0) == 4
-    assert ask(ended, 170.0) == 4
+    asked = ((full(), 100.0), *((full(53), at_s) for at_s in (101.0, 105.0, 120.0, 140.0)))
+    assert [ask(seen, at_s) for seen, at_s in asked] == [1, 1, 2, 2, 3]
+    # Another job runs in the place of one that has ended: whoever starts next is not to wait, so 1 % of 20 s.
+    runs, *others = full(53).jobs
+    ended = replace(full(53), jobs=(replace(runs, id=JobId("60.head")), *others))
+    assert [ask(ended, at_s) for at_s in (151.0, 160.0, 161.0)] == [3, 3, 4]

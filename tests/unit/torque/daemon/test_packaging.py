@@ -61,6 +61,11 @@ def a_home(place: Path) -> Path:
     return place
 
 
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return a_home(tmp_path / "home")
+
+
 def record(home: Path) -> Path:
     return record_of(home, home.parent / "records")
 
@@ -85,20 +90,20 @@ def sbin(tmp_path: Path) -> Path:
     return folder
 
 
-def test_an_original_that_an_upgrade_put_over_ours_is_kept_and_comes_back(tmp_path: Path, sbin: Path) -> None:
-    home, program = a_home(tmp_path / "home"), sbin / "pbs_sched"
+def test_an_original_that_an_upgrade_put_over_ours_is_kept_and_comes_back(home: Path, sbin: Path) -> None:
+    program = sbin / "pbs_sched"
     install(home, sbin)
     program.write_text("of Torque 6.1.3")
     [step] = plan(home, sbin)
-    assert step.told == f"write {program}, keep what is there as {program}{KEPT}"
+    assert step.done == f"write {program}, keep what is there as {program}{KEPT}"
     install(home, sbin)
     assert Path(f"{program}{KEPT}").read_text() == "of Torque 6.1.3"
     undo(home)
     assert program.read_text() == "of Torque 6.1.3"
 
 
-def test_undoing_leaves_what_an_upgrade_put_over_ours(tmp_path: Path, sbin: Path) -> None:
-    home, program = a_home(tmp_path / "home"), sbin / "pbs_sched"
+def test_undoing_leaves_what_an_upgrade_put_over_ours(home: Path, sbin: Path) -> None:
+    program = sbin / "pbs_sched"
     install(home, sbin)
     program.write_text("of Torque 6.1.3")
     assert undo(home) == [f"{program}: no longer ours, so it is left as it is"]
@@ -117,9 +122,8 @@ def test_a_second_home_does_not_take_our_own_program_for_the_original(tmp_path: 
 
 
 def test_a_folder_named_from_here_is_found_again_from_elsewhere(
-    tmp_path: Path, sbin: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, home: Path, sbin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = a_home(tmp_path / "home")
     monkeypatch.chdir(tmp_path)
     install(home, Path("sbin"))
     monkeypatch.chdir("/")
@@ -139,45 +143,38 @@ def a_lie(folder: Path, target: Path) -> str:
     "trick", ["symlink", "dangling symlink", "hard link", "fifo", "other owner", "open to all"]
 )
 def test_a_record_that_somebody_else_could_have_written_is_not_followed(
-    tmp_path: Path, sbin: Path, trick: str
+    tmp_path: Path, home: Path, sbin: Path, trick: str
 ) -> None:
-    home = a_home(tmp_path / "home")
     install(home, sbin)
     before = (sbin / "pbs_sched").read_text()
     mine, elsewhere = record(home), tmp_path / "elsewhere"
     elsewhere.write_text(a_lie(tmp_path, sbin / "pbs_sched"))
     mine.unlink()
-    if trick == "symlink":
-        mine.symlink_to(elsewhere)
-    elif trick == "dangling symlink":
-        mine.symlink_to(tmp_path / "nowhere")
-    elif trick == "hard link":
-        mine.hardlink_to(elsewhere)
-    elif trick == "fifo":
-        os.mkfifo(mine)
-    else:
+    if trick in ("other owner", "open to all"):
         mine.write_text(elsewhere.read_text())
-        if trick == "open to all":
-            mine.chmod(0o666)
-        elif os.geteuid() != 0:
-            pytest.skip("only root can give a file away")
-        else:
-            os.chown(mine, NOBODY, NOBODY)
+    if trick == "other owner" and os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    {
+        "symlink": lambda: mine.symlink_to(elsewhere),
+        "dangling symlink": lambda: mine.symlink_to(tmp_path / "nowhere"),
+        "hard link": lambda: mine.hardlink_to(elsewhere),
+        "fifo": lambda: os.mkfifo(mine),
+        "other owner": lambda: os.chown(mine, NOBODY, NOBODY),
+        "open to all": lambda: mine.chmod(0o666),
+    }[trick]()
     with pytest.raises(StartupError, match="remove it, and put back by hand"):
         undo(home)
     assert (sbin / "pbs_sched").read_text() == before
 
 
-def test_a_record_in_a_folder_of_somebody_else_is_not_followed(tmp_path: Path, sbin: Path) -> None:
-    home = a_home(tmp_path / "home")
+def test_a_record_in_a_folder_of_somebody_else_is_not_followed(home: Path, sbin: Path) -> None:
     install(home, sbin)
     record(home).parent.chmod(0o777)
     with pytest.raises(StartupError, match="writable for group or others"):
         undo(home)
 
 
-def test_what_lies_in_sched_priv_is_no_record_of_roots(tmp_path: Path, sbin: Path) -> None:
-    home = a_home(tmp_path / "home")
+def test_what_lies_in_sched_priv_is_no_record_of_roots(tmp_path: Path, home: Path, sbin: Path) -> None:
     own = home / "sched_priv" / record(home).name
     own.write_text(a_lie(tmp_path, sbin / "pbs_sched"))
     with pytest.raises(StartupError, match="nothing is recorded"):

@@ -14,26 +14,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.torque_builders import NOW_S, job, node, queue, running, snapshot
 from tests.fixtures.torque_printing import format_usage
-from tests.unit.torque.policies.builders import NOW_S, job, node, queue, running, snapshot
-from torque_sched.core.decisions import Decision
-from torque_sched.core.model import Job, Node
-from torque_sched.core.snapshot import Snapshot
-from torque_sched.core.states import JobState
+from torque_sched.batch.torque.parse.sched_config import parse_holidays, parse_usage
 from torque_sched.daemon.c_policy import SettingsInForce, c_files_of
 from torque_sched.daemon.config import Config
-from torque_sched.daemon.place import Options
-from torque_sched.daemon.predecessor import take_over_usage, without_effect
+from torque_sched.daemon.paths import Options
 from torque_sched.daemon.shadow import Shadow, read_report, words_of
+from torque_sched.daemon.startup import take_over_usage, without_effect
+from torque_sched.decide.backfill.aged import AgedReservations, DrainForStarving
+from torque_sched.decide.context import Context
+from torque_sched.decide.decide import decide
+from torque_sched.decide.order import FairShareOrder
+from torque_sched.decide.settings import Settings
 from torque_sched.errors import RecordError
-from torque_sched.learning import History, HistorySettings
-from torque_sched.parse.sched_config import parse_holidays
-from torque_sched.parse.usage_file import parse_usage
-from torque_sched.policies.backfill import AgedReservations, DrainForStarving
-from torque_sched.policies.context import Context
-from torque_sched.policies.decide import decide
-from torque_sched.policies.order import FairShareOrder
-from torque_sched.policies.settings import Settings
+from torque_sched.learn import History, HistorySettings
+from torque_sched.model.cluster import Job, Node
+from torque_sched.model.decisions import Decision
+from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.states import JobState
 
 HOLIDAYS = """\
 * comment
@@ -56,27 +55,26 @@ def at(day: int, hour: int, minute: int = 0) -> datetime:
 
 def test_the_form_in_which_holidays_are_shipped_is_no_trouble() -> None:
     found = parse_holidays(HOLIDAYS)
-    assert found.warnings == ()
-    assert (found.days, found.year) == ({1, 358}, 2026)
+    assert (found.warnings, found.days, found.year) == ((), {1, 358}, 2026)
     assert [found.is_prime(at(20, hour)) for hour in (5, 6, 17, 18)] == [False, True, True, False]
     assert not found.is_prime(at(21, 12))
+    assert [found.is_prime(datetime(year, 1, 1, 12)) for year in (2026, 2027)] == [False, True]  # noqa: DTZ001
+    assert parse_holidays("YEAR 2026\n2026 0400 1530\n").weekday == (240, 930), "the older form"
 
 
-def test_the_older_form_of_a_weekday() -> None:
-    assert parse_holidays("YEAR 2026\n2026 0400 1530\n").weekday == (240, 930)
-
-
-def test_prime_time_over_midnight() -> None:
-    found = parse_holidays("YEAR 2026\nweekday 2200 0600\n")
-    assert [found.is_prime(at(20, hour)) for hour in (21, 22, 23, 0, 5, 6, 12)] == [
-        False, True, True, True, True, False, False
-    ]  # fmt: skip
-
-
-def test_without_a_year_it_is_always_prime_time_and_that_is_said() -> None:
-    found = parse_holidays("weekday 0600 1730\n")
-    assert found.is_prime(at(20, 3))
-    assert "no YEAR line" in found.warnings[0]
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [
+        ("YEAR 2026\nweekday 2200 0600\n", {22, 23, 0, 5}),
+        ("weekday 0600 1730\n", {21, 22, 23, 0, 5, 6, 12}),
+        ("", {21, 22, 23, 0, 5, 6, 12}),
+    ],
+    ids=["over midnight", "without a year always", "no file"],
+)
+def test_hours_of_prime_time(text: str, hours: set[int]) -> None:
+    found = parse_holidays(text)
+    assert {hour for hour in (21, 22, 23, 0, 5, 6, 12) if found.is_prime(at(20, hour))} == hours
+    assert any("no YEAR line" in each for each in found.warnings) == text.startswith("weekday")
 
 
 def test_load_balancing_and_the_port_of_moms_are_warned_of_once() -> None:
@@ -194,9 +192,8 @@ def test_a_job_started_later_than_we_would_have_waited_so_much_longer(watch: Wat
     watch.look(60, watch.started(1, "n1/0", 50))
     report = watch.shadow.report
     assert (report.n_wished, report.n_started, report.n_withdrawn) == (1, 1, 0)
-    assert report.waited_longer_s == 50
-    assert report.waited_s == 110  # it was submitted a minute before the first look
-    assert report.watched_s == 60
+    # It was submitted a minute before the first look.
+    assert (report.waited_longer_s, report.waited_s, report.watched_s) == (50, 110, 60)
 
 
 def test_a_start_is_judged_in_the_state_it_met(watch: Watch) -> None:
@@ -205,8 +202,7 @@ def test_a_start_is_judged_in_the_state_it_met(watch: Watch) -> None:
     watch.look(0, *full, job(7))
     watch.look(30, *full[:3], watch.started(7, "n1/3", 20))
     report = watch.shadow.report
-    assert (report.n_wished, report.n_judged, report.n_held) == (0, 1, 0)
-    assert report.n_same_nodes == 1
+    assert (report.n_wished, report.n_judged, report.n_held, report.n_same_nodes) == (0, 1, 0, 1)
 
 
 def test_what_we_would_have_held_is_counted_with_our_reason(watch: Watch) -> None:
@@ -222,10 +218,8 @@ def test_the_nodes_are_compared_together(tmp_path: Path) -> None:
     watch.look(0)
     watch.look(30, *(watch.started(number, f"n0/{number}", 20) for number in range(3)))
     report = watch.shadow.report
-    assert report.n_compared == 1
-    assert report.real_imbalance == pytest.approx(0.3535, abs=1e-3)
-    assert report.our_imbalance == pytest.approx(0.0)
-    assert report.n_same_nodes == 1
+    assert (report.n_compared, report.n_same_nodes) == (1, 1)
+    assert (report.real_imbalance, report.our_imbalance) == pytest.approx((0.3535, 0.0), abs=1e-3)
 
 
 def test_load_that_no_job_explains_counts_by_the_processors_there_really_are(tmp_path: Path) -> None:
@@ -238,11 +232,9 @@ def test_load_that_no_job_explains_counts_by_the_processors_there_really_are(tmp
 
 
 def test_gpus_idle_while_a_job_could_have_them_are_counted(watch: Watch) -> None:
-    wanting = job(1, "1:gpus=2")
-    watch.look(0, wanting)
-    watch.look(100, wanting)
-    watch.look(160, watch.started(1, "n2/0+n2-gpu/0+n2-gpu/1", 150, "1:gpus=2"))
-    watch.look(400, watch.started(1, "n2/0+n2-gpu/0+n2-gpu/1", 150, "1:gpus=2"))
+    runs = watch.started(1, "n2/0+n2-gpu/0+n2-gpu/1", 150, "1:gpus=2")
+    for at_s, seen in ((0, job(1, "1:gpus=2")), (100, job(1, "1:gpus=2")), (160, runs), (400, runs)):
+        watch.look(at_s, seen)
     assert watch.shadow.report.idle_gpu_s == 320
 
 

@@ -1,4 +1,4 @@
-"""The journal beside a slow disk: whole cycles are left out and counted, the daemon goes on."""
+"""The journal: beside a slow disk whole cycles are left out and counted; wrong lines are named."""
 
 from __future__ import annotations
 
@@ -6,20 +6,46 @@ import asyncio
 import json
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.unit.torque.policies.builders import job, node, snapshot
+import pytest
+
+from tests.fixtures.torque_builders import job, node, snapshot
 from torque_sched.adapters.journal import Journal, read_journal
 from torque_sched.adapters.log_file import LogFile
 from torque_sched.adapters.metrics import Figures
-from torque_sched.adapters.pbs import Look
-from torque_sched.core.decisions import Hold
-from torque_sched.core.reasons import Reason
+from torque_sched.batch.system import Look
 from torque_sched.daemon.config import Config
 from torque_sched.daemon.cycle import CycleReport
+from torque_sched.daemon.journal_form import VERSION
+from torque_sched.daemon.journal_form import read_journal as read_cycles
 from torque_sched.daemon.records import Records
-from torque_sched.policies.context import Context
+from torque_sched.decide.context import Context
+from torque_sched.errors import RecordError
+from torque_sched.model.decisions import Hold
+from torque_sched.model.reasons import Reason
+
+
+def test_a_damaged_record_is_logged_once_and_shown_as_long_as_it_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    problems = tuple(RecordError(f"qstat: job {n}.head is damaged") for n in range(23))
+    state, log = tmp_path / "state.json", LogFile(tmp_path / "logs")
+    records = Records(log, state, None, Figures(), Config(), {}, "serve")
+    troubles = []
+    for damaged in (problems, problems, ()):
+        made = report(Reason.NO_FREE_SLOTS)
+        assert made.look is not None
+        made.look = replace(made.look, problems=damaged)
+        records.cycle(made, "timer")
+        troubles.append(json.loads(state.read_text())["trouble"])
+    log.close()
+    assert caplog.text.count("left out: qstat: job 7.head is damaged") == 1
+    assert troubles[0] == troubles[1]
+    assert troubles[0][20:] == ["3 more records were damaged and left out"]
+    assert troubles[2] == []
 
 
 class SlowJournal(Journal):
@@ -67,3 +93,29 @@ def test_a_journal_that_is_behind_drops_whole_cycles_and_counts_them(tmp_path: P
     written = [line["cycle"] for line in read_journal(tmp_path / "journal")]
     assert written == [1, 2, 7]
     assert figures.n_journal_dropped == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[1]", "line 1: not a mapping"),
+        ("{}", "journal version None"),
+        (json.dumps({"version": VERSION}), "is not as the daemon writes it"),
+        (json.dumps({"version": VERSION, "outputs": 7, "cycle": 3}), "cycle 3 is not as the daemon writes"),
+        (json.dumps({"version": VERSION, "outputs": {"nodes": "<a"}}), "is not as the daemon writes it"),
+        (json.dumps({"version": VERSION, "outputs": {"nodes": "aGk="}}), "is not as the daemon writes it"),
+    ],
+)
+def test_what_is_no_cycle(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "cycles-1.jsonl"
+    path.write_text(f"{line}\n")
+    with pytest.raises(RecordError, match=words) as caught:
+        list(read_cycles(path))
+    assert "cycles-1.jsonl" in caught.value.message
+    assert caught.value.cure
+
+
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "cycles-1.jsonl"
+    path.write_text('{"version": 1, "outp')
+    assert list(read_cycles(path)) == []

@@ -4,43 +4,41 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from tests.unit.torque.policies.builders import NOW_S, node
+from tests.fixtures.torque_builders import NOW_S, node
 from torque_sched.adapters.settings_file import described
-from torque_sched.core.decisions import NodeShare
-from torque_sched.core.model import JobId, NodeName, Server
-from torque_sched.core.snapshot import Snapshot
-from torque_sched.daemon.back_off import Steps
-from torque_sched.daemon.black_holes import BlackHoleRules
-from torque_sched.daemon.c_policy import SettingsInForce, c_files_of
-from torque_sched.daemon.checks import Level, avoided_nodes, rights
-from torque_sched.daemon.config import Config, read_config
-from torque_sched.daemon.reloading import AT_ONCE, changes_of, taken_at_once
-from torque_sched.daemon.standing import BackOffRules, Standing
-from torque_sched.errors import ConfigError
-from torque_sched.learning import History, HistorySettings
-from torque_sched.learning.usage import USER, Account
-from torque_sched.parse.qrun import RunKind, RunResult
-from torque_sched.parse.sched_config import (
+from torque_sched.batch.torque.parse.sched_config import (
     KEYS,
     parse_dedicated_time,
     parse_holidays,
     parse_resource_group,
     parse_sched_config,
 )
-from torque_sched.policies.backfill import AgedReservations, NoReservations
-from torque_sched.policies.fair_share import Share
-from torque_sched.policies.order import COrder, FairShareOrder, FcfsOrder
-from torque_sched.policies.placement.value import ValuePlacement
-from torque_sched.policies.rules import Rates
+from torque_sched.daemon.c_policy import SettingsInForce, c_files_of
+from torque_sched.daemon.checks import Level, avoided_nodes, rights
+from torque_sched.daemon.config import Config, read_config
+from torque_sched.daemon.startup import AT_ONCE, changes_of, taken_at_once
+from torque_sched.decide.backfill.aged import AgedReservations, NoReservations
+from torque_sched.decide.fair_share import Share
+from torque_sched.decide.order import COrder, FairShareOrder, FcfsOrder
+from torque_sched.decide.placement.value import ValuePlacement
+from torque_sched.decide.rules import Members, Qos, Rates, RunningLimits
+from torque_sched.decide.throttling import QosOrder
+from torque_sched.errors import ConfigError
+from torque_sched.learn import History, HistorySettings
+from torque_sched.learn.usage import USER, Account
+from torque_sched.model.cluster import Server
+from torque_sched.model.snapshot import Snapshot
+
+Reading = Callable[[str], Config]
 
 SHIPPED = """\
 # comment
@@ -63,50 +61,53 @@ sync_time: 1:00:00
 """
 
 
+@pytest.fixture
+def reading(tmp_path: Path) -> Callable[[str], Config]:
+    """Reads settings of this text."""
+
+    def read(text: str) -> Config:
+        (tmp_path / "x.yaml").write_text(text)
+        return read_config(tmp_path / "x.yaml")
+
+    return read
+
+
+def in_force(config: Config | None = None, **texts: str) -> SettingsInForce:
+    """What these settings, and these files of pbs_sched, mean."""
+    config = config or Config()
+    return SettingsInForce(config, c_files_of(texts, config))
+
+
 def test_a_key_under_its_old_name_is_taken_with_a_warning_that_names_the_new_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    reading: Reading, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = tmp_path / "torque_sched.yaml"
-    file.write_text("words_of_c: true\ngpus: {avoid_sick: false}\n")
-    config = read_config(file)
-    assert config.pbs_sched_reasons_only
-    assert not config.gpus.avoid_unhealthy
+    config = reading("words_of_c: true\ngpus: {avoid_sick: false}\n")
+    assert (config.pbs_sched_reasons_only, config.gpus.avoid_unhealthy) == (True, False)
     assert [message.split(": ", 1)[1].split(";")[0] for message in caplog.messages] == [
         "words_of_c is now called pbs_sched_reasons_only",
         "gpus.avoid_sick is now called gpus.avoid_unhealthy",
     ]
 
 
-def test_a_key_under_both_its_names_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "torque_sched.yaml"
-    file.write_text("words_of_c: true\npbs_sched_reasons_only: false\n")
-    with pytest.raises(ConfigError, match="old name of pbs_sched_reasons_only"):
-        read_config(file)
-
-
-def every(model: BaseModel, place: str = "") -> list[tuple[str, str]]:
-    found = []
-    for name, entry in type(model).model_fields.items():
-        found.append((f"{place}{name}", entry.description or ""))
-        if isinstance(value := getattr(model, name), BaseModel):
-            found += every(value, f"{place}{name}.")
-    return found
-
-
 def test_every_key_is_described() -> None:
-    assert [name for name, text in every(Config()) if not text] == []
+    def undescribed(model: BaseModel, place: str = "") -> Iterator[str]:
+        for name, entry in type(model).model_fields.items():
+            if not entry.description:
+                yield f"{place}{name}"
+            if isinstance(value := getattr(model, name), BaseModel):
+                yield from undescribed(value, f"{place}{name}.")
+
+    assert list(undescribed(Config())) == []
 
 
-def test_the_effective_settings_can_be_read_back(tmp_path: Path) -> None:
-    path = tmp_path / "all.yaml"
-    path.write_text("\n".join(described(Config())))
-    assert read_config(path) == Config()
+def test_the_effective_settings_can_be_read_back(reading: Reading) -> None:
+    assert reading("\n".join(described(Config()))) == Config()
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("timer: 3", "timer: unknown key; known: addresses, "),
+        ("timer: 3", "timer: unknown key; known: accounts, "),
         ("back_off: {job: {first_s: 3, longest_s: 2}}", "first_s 3 is above longest_s 2"),
         ("back_off: {job: {frist_s: 1, longest_s: 2}}", "back_off.job.frist_s: unknown key; known: first_s"),
         (
@@ -135,62 +136,133 @@ def test_the_effective_settings_can_be_read_back(tmp_path: Path) -> None:
         ("backfill: {name: easy, slack_s: .nan}", "backfill.slack_s: must be a finite number, not nan"),
         ("order: {name: fair_share, shares: 3}", "order.shares: must be a list, not 3"),
         ("placement: {name: value, k9: 1}", "placement: placement 'value' has no setting k9: known are "),
+        ("words_of_c: true\npbs_sched_reasons_only: false", "old name of pbs_sched_reasons_only"),
+        ("order: lifo", "order: no order 'lifo': known are "),
+        ("limits: {starts_at_once: 0}", "limits that let no job start"),
+        ("limits: {starts_s: 0}", "limits that let no job start"),
+        ("placement: {name: projected, gpu_layout: heap}", "placement: gpu_layout 'heap'"),
+        ("learning: {predictors: []}", "learning.predictors: "),
+        ("reservations: [{name: a, nodes: [n1], start_s: 5, end_s: 5}]", "end_s does not come after"),
+        ("order: {name: fair_share, shares: [{name: a, shares: -1}]}", "shares"),
+        ("order: {name: fair_share, unknown_shares: -1}", "shares"),
+        ("throttling: {groups: {chem: {max_job: 1}}}", "chem.max_job: unknown key; known: max_jobs"),
+        ("throttling: {group: {}}", "throttling.group: unknown key; known: accounts, groups, queues, users"),
+        (
+            "throttling: {users: {a: {max_jobs: -1}}}",
+            "throttling.users.a: max_jobs or soft_max_jobs is below 0",
+        ),
+        (
+            "throttling: {users: {a: {max_procs: 1, soft_max_procs: 2}}}",
+            "users.a: soft_max_procs 2 is above max_procs 1; lower soft_max_procs, or leave it out",
+        ),
+        ("throttling: {users: {a: {max_proc_s: .inf}}}", "max_proc_s: must be a finite number, not inf"),
+        (
+            "order: {name: fair_share, group_shares: {chem: 1}}",
+            "order: group_shares are set and group_weight is 0",
+        ),
+        (
+            "order: {name: fair_share, group_share: {chem: 1}}",
+            "fair_share' has no setting group_share: known are ",
+        ),
+        (
+            "qos: {a: {default_of: [q]}, b: {default_of: [q]}}",
+            "queue q stands in default_of of a and b: leave it in one of them",
+        ),
+        (
+            "qos: {a: {user: [x]}}",
+            "qos.a.user: unknown key; known: accounts, default_of, each_user, groups, ",
+        ),
+        ("qos: {a: {limits: {max_jobs: -1}}}", "qos.a.limits: max_jobs or soft_max_jobs is below 0"),
+        ("accounts: {a: {accounts: [b]}}", "accounts.a.accounts: unknown key; known: groups, users"),
+        (
+            "standing_reservations: [{name: a, nodes: [n1], start: '25:00', end: '18:00'}]",
+            "standing_reservations.0.start: '25:00' is no time of day; write HH:MM, such as 08:00",
+        ),
+        (
+            "standing_reservations: [{name: a, nodes: [n1], days: [monday], start: '8:00', end: '18:00'}]",
+            "standing_reservations.0.days.0: must be 'mon', 'tue'",
+        ),
+        (
+            "standing_reservations: [{name: a, nodes: [], start: '8:00', end: '9:00'}]",
+            "reservations.0.nodes: ",
+        ),
+        ("max_starts: 1e-3", "max_starts: must be a whole number"),
+        ("max_starts: 1.5", "max_starts: must be a whole number"),
+        ("max_starts: 1e", "max_starts: must be a whole number"),
+        ("node:", "node: unknown key"),
         ("- a", "not a mapping"),
         ("a: [", "not YAML"),
     ],
 )
-def test_wrong_settings_are_named(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_text(text)
+def test_wrong_settings_are_named(reading: Reading, text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=r"x\.yaml") as caught:
-        read_config(path)
+        reading(text)
     assert words in str(caught.value)
 
 
-def test_a_section_whose_keys_are_commented_out_has_its_defaults(tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_text("nodes:\n  # avoid_busy: true\nbackfill:\ntimer_s: 7\n")
-    assert read_config(path) == Config(timer_s=7)
-    path.write_text("node:\n")
-    with pytest.raises(ConfigError, match="node: unknown key"):
-        read_config(path)
+def test_a_section_whose_keys_are_commented_out_has_its_defaults(reading: Reading) -> None:
+    assert reading("nodes:\n  # avoid_busy: true\nbackfill:\ntimer_s: 7\n") == Config(timer_s=7)
 
 
-def test_settings_of_a_policy_are_taken_as_what_they_mean(tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_text('backfill: {name: aged, after_s: "60"}\n')
-    settings = SettingsInForce(read_config(path), c_files_of({}, Config())).prime
-    assert settings.backfill == AgedReservations(after_s=60.0)
+def test_times_of_day_need_no_quotes(reading: Reading) -> None:
+    """YAML 1.1 takes 18:00 for a number of minutes, and 08:00 for a text."""
+    text = "standing_reservations: [{name: a, nodes: [n1], days: [mon, fri], start: 08:00, end: 18:00}]"
+    (found,) = reading(text).standing_reservations
+    assert (found.start, found.end, found.value().when) == ("08:00", "18:00", "mon,fri 08:00 to 18:00")
 
 
-def test_unknown_policies_and_their_settings_are_named() -> None:
-    for values in ({"placement": "best"}, {"placement": {"name": "value", "k9": 1}}, {"order": "lifo"}):
-        with pytest.raises(ConfigError, match="known are"):
-            SettingsInForce(Config(**yaml.safe_load(yaml.safe_dump(values))), c_files_of({}, Config()))
-    chosen = SettingsInForce(Config(placement="value"), c_files_of({}, Config()))  # type: ignore[arg-type]
-    assert isinstance(chosen.prime.placement, ValuePlacement)
+def test_limits_reach_the_policies(reading: Reading) -> None:
+    config = reading('throttling: {groups: {chem: {max_procs: 4, soft_max_procs: 2}, "*": {max_jobs: 9}}}')
+    found = SettingsInForce(config, c_files_of({}, config)).at(NOW_S).throttling
+    assert found.groups == {
+        "chem": RunningLimits(max_procs=4, soft_max_procs=2),
+        "*": RunningLimits(max_jobs=9),
+    }
+    assert Config(**config.model_dump(mode="json", exclude_defaults=True)) == config
+
+
+def test_qualities_of_service_reach_the_policies(reading: Reading) -> None:
+    text = "qos: {low: {priority: -5, default_of: [batch], limits: {max_jobs: 3}}, top: {users: [ann]}}\n"
+    config = reading(text + "accounts: {p1: {groups: [chem]}}")
+    found = SettingsInForce(config, c_files_of({}, config)).at(NOW_S)
+    low = Qos(-5, default_of=frozenset({"batch"}), limits=RunningLimits(max_jobs=3))
+    assert found.throttling.qos == {"low": low, "top": Qos(members=Members(frozenset({"ann"})))}
+    assert found.throttling.account_members == {"p1": Members(groups=frozenset({"chem"}))}
+    assert found.order == QosOrder(FcfsOrder(), found.throttling)
+    assert Config(**config.model_dump(mode="json", exclude_defaults=True)) == config
+
+
+def test_limits_by_accounts_that_each_user_may_write_are_warned_of(reading: Reading) -> None:
+    limits = "throttling: {accounts: {p1: {max_jobs: 1}}}\n"
+    assert "any user may write any account" in next(reading(limits).warnings())
+    assert not list(reading(limits + "accounts: {p1: {users: [ann]}}").warnings())
+    assert list(reading("order: {name: fair_share, account_weight: 1}").warnings())
+
+
+def test_policies_are_chosen_by_name_and_their_settings_taken_as_what_they_mean(reading: Reading) -> None:
+    chosen = in_force(reading('placement: value\nbackfill: {name: aged, after_s: "60"}\n')).prime
+    # Settings of earlier versions, which knew no other time, mean what they meant.
+    assert chosen.backfill == AgedReservations(after_s=60.0, after_walltimes=0.0)
+    assert isinstance(chosen.placement, ValuePlacement)
 
 
 def test_a_plan_without_numpy_is_refused_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """The base install has no numpy; a daemon with such settings would fail in every cycle."""
-    for name in [each for each in sys.modules if each.startswith("torque_sched.policies.backfilling")]:
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "torque_sched.decide.future", raising=False)
     monkeypatch.setitem(sys.modules, "numpy", None)
-    files = c_files_of({}, Config())
     for name in ("conservative", "easy", "selective"):
         with pytest.raises(ConfigError, match="numpy"):
-            SettingsInForce(Config(backfill=name), files)  # type: ignore[arg-type]
-    assert isinstance(SettingsInForce(Config(), files).prime.backfill, AgedReservations)
+            in_force(Config(backfill=name))  # type: ignore[arg-type]
+    assert isinstance(in_force().prime.backfill, AgedReservations)
 
 
 def test_the_shipped_file() -> None:
     found = parse_sched_config(SHIPPED)
-    assert found.warnings == ()
-    assert found == type(found)()
-    in_force = SettingsInForce(Config(), c_files_of({"sched_config": SHIPPED}, Config()))
-    assert isinstance(in_force.prime.order, COrder)
-    assert isinstance(in_force.prime.backfill, AgedReservations)
-    assert in_force.prime.queues.dedicated_prefix == "ded"
+    assert (found, found.warnings) == (type(found)(), ())
+    prime = in_force(sched_config=SHIPPED).prime
+    assert isinstance(prime.order, COrder)
+    assert isinstance(prime.backfill, AgedReservations)
+    assert prime.queues.dedicated_prefix == "ded"
 
 
 def test_an_unknown_key_is_one_warning_and_nothing_else() -> None:
@@ -235,120 +307,65 @@ def test_no_value_breaks_a_key(key: str, value: str) -> None:
 
 def test_of_files_that_are_something_else_a_few_lines_are_told() -> None:
     text = "".join(f"{'k' * 90}{number} x\n" for number in range(500))
-    files = c_files_of(
-        dict.fromkeys(("sched_config", "holidays", "dedicated_time", "resource_group"), text), Config()
-    )
-    assert len(files.warnings) == 4 * 21
-    assert [warning for warning in files.warnings if "480 more lines" in warning] == [
-        f"{name}: 480 more lines are not understood"
-        for name in ("sched_config", "holidays", "dedicated_time", "resource_group")
+    names = ("sched_config", "holidays", "dedicated_time", "resource_group")
+    warnings = c_files_of(dict.fromkeys(names, text), Config()).warnings
+    assert len(warnings) == 4 * 21
+    assert [each for each in warnings if "480 more lines" in each] == [
+        f"{name}: 480 more lines are not understood" for name in names
     ]
-    assert max(map(len, files.warnings)) < 500
+    assert max(map(len, warnings)) < 500
 
 
 def test_what_the_files_mean() -> None:
     sched = "strict_fifo: true prime\nfair_share: true non_prime\nhelp_starving_jobs: false ALL\n"
-    sched += "ignore_queue: test\n"
     texts = {
-        "sched_config": sched,
+        "sched_config": sched + "ignore_queue: test\n",
         "holidays": "YEAR 2026\nweekday 0600 1730\nsaturday none all\nsunday none all\n1 Jan_1 New Year\n",
         "resource_group": "grp 10 root 60\nalice 11 grp 1\nbob 12 grp 2\n",
         "dedicated_time": "11/20/2026 10:00 11/20/2026 12:00\n",
     }
     files = c_files_of(texts, Config())
-    in_force = SettingsInForce(Config(), files)
     assert files.warnings == ()
-    assert (in_force.prime.queues.strict, in_force.non_prime.queues.strict) == (True, False)
-    assert in_force.prime.order == COrder(strict_fifo=True)
-    assert isinstance(in_force.non_prime.order, FairShareOrder)
-    assert isinstance(in_force.prime.backfill, NoReservations)
-    assert in_force.prime.queues.ignored == {"test"}
     assert files.dedicated[0].end_s - files.dedicated[0].start_s == 7200
+    found = SettingsInForce(Config(), files)
+    assert found.prime.order == COrder(strict_fifo=True)
+    assert isinstance(found.non_prime.order, FairShareOrder)
+    assert isinstance(found.prime.backfill, NoReservations)
+    assert found.prime.queues.ignored == {"test"}
     friday = datetime(2026, 11, 20, 9, 0)  # noqa: DTZ001 -- the host's own time
-    assert in_force.at(friday.timestamp()).queues.strict
-    assert not in_force.at(friday.replace(hour=18).timestamp()).queues.strict
+    hours = [friday.replace(hour=hour).timestamp() for hour in (9, 18)]
+    assert [found.at(at_s).queues.strict for at_s in hours] == [True, False]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("limits: {starts_at_once: 0}", "limits that let no job start"),
-        ("limits: {starts_s: 0}", "limits that let no job start"),
-        ("placement: {name: projected, gpu_layout: heap}", "placement: gpu_layout 'heap'"),
-        ("learning: {predictors: []}", "learning.predictors: "),
-        ("reservations: [{name: a, nodes: [n1], start_s: 5, end_s: 5}]", "end_s does not come after"),
-    ],
-)
-def test_what_would_start_no_job_or_fail_every_cycle_is_refused(
-    text: str, words: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "torque_sched.yaml"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=words):
-        read_config(path)
-
-
-def test_shares_below_zero_are_told_at_the_start_and_not_in_every_cycle(tmp_path: Path) -> None:
+def test_shares_below_zero_are_told_at_the_start_and_not_in_every_cycle() -> None:
     texts = {
         "sched_config": "fair_share: true ALL\nunknown_shares: -5\n",
         "resource_group": "grp 10 root 60\nalice 11 grp -1\nbob 12 grp 2\n",
     }
-    files = c_files_of(texts, Config())
-    assert [warning.partition(":")[0] for warning in files.warnings] == [
-        "sched_config, line 2", "resource_group, line 2"
-    ]  # fmt: skip
-    order = SettingsInForce(Config(), files).prime.order
-    assert order == FairShareOrder(
-        (Share("grp", 60), Share("bob", 2, "grp")), by_queue=True, sort_queues=True
-    )
-    for wrong in ("shares: [{name: a, shares: -1}]", "unknown_shares: -1"):
-        path = tmp_path / "torque_sched.yaml"
-        path.write_text(f"order: {{name: fair_share, {wrong}}}\n")
-        with pytest.raises(ConfigError, match="shares"):
-            read_config(path)
+    warnings = c_files_of(texts, Config()).warnings
+    places = ["sched_config, line 2", "resource_group, line 2"]
+    assert [warning.partition(":")[0] for warning in warnings] == places
+    shares = (Share("grp", 60), Share("bob", 2, "grp"))
+    assert in_force(**texts).prime.order == FairShareOrder(shares, by_queue=True, sort_queues=True)
 
 
-def test_strict_fifo_goes_before_fair_share() -> None:
+@pytest.mark.parametrize("text", ["fair_share: true ALL", "sort_by: fair_share ALL"])
+def test_strict_fifo_goes_before_fair_share(text: str) -> None:
     """As in fifo.c of 6.1.3."""
-    for text in ("fair_share: true ALL", "sort_by: fair_share ALL"):
-        files = c_files_of({"sched_config": f"strict_fifo: true ALL\n{text}\n"}, Config())
-        assert SettingsInForce(Config(), files).prime.order == FcfsOrder()
-
-
-def test_holidays() -> None:
-    found = parse_holidays("YEAR 2026\nweekday 0600 1730\nsaturday none all\nsunday all none\n1 Jan_1 x\n")
-    noon = [datetime(2026, 11, day, 12) for day in (20, 21, 22)]  # noqa: DTZ001
-    assert [found.is_prime(at) for at in noon] == [True, False, True]
-    assert not found.is_prime(datetime(2026, 1, 1, 12))  # noqa: DTZ001
-    assert found.is_prime(datetime(2027, 1, 1, 12))  # noqa: DTZ001 -- written for another year
-    assert parse_holidays("").is_prime(noon[1])
+    assert in_force(sched_config=f"strict_fifo: true ALL\n{text}\n").prime.order == FcfsOrder()
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [("1e3", 1000), ("1E+3", 1000), ("1.5e3", 1500), ("'1000'", 1000), ("10", 10)]
 )
-def test_numbers_with_an_exponent_are_numbers(tmp_path: Path, text: str, value: int) -> None:
-    path = tmp_path / "torque_sched.yaml"
-    path.write_text(f"max_starts: {text}\nbackfill: {{name: conservative, node_exact_jobs: {text}}}\n")
-    config = read_config(path)
+def test_numbers_with_an_exponent_are_numbers(reading: Reading, text: str, value: int) -> None:
+    config = reading(f"max_starts: {text}\nbackfill: {{name: conservative, node_exact_jobs: {text}}}\n")
     assert config.max_starts == value
     assert config.backfill is not None
-    assert config.backfill.values == {"node_exact_jobs": value}
-
-
-@pytest.mark.parametrize("text", ["1e-3", "1.5", "1e"])
-def test_what_is_no_whole_number_is_refused_by_its_name(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "torque_sched.yaml"
-    path.write_text(f"max_starts: {text}\n")
-    with pytest.raises(ConfigError, match="max_starts: must be a whole number"):
-        read_config(path)
+    assert config.backfill.values == {"reservations": value}
 
 
 # SIGHUP: which settings a running daemon takes anew.
-
-
-def test_every_key_that_is_taken_at_once_is_a_key() -> None:
-    assert set(Config.model_fields) >= AT_ONCE
 
 
 def test_what_can_change_is_taken_and_the_rest_stays() -> None:
@@ -368,28 +385,13 @@ def test_the_keys_stand_in_the_manual() -> None:
     assert set(words.findall(later.partition(". The log")[0])) == set(Config.model_fields) - AT_ONCE
 
 
-def test_other_steps_count_for_what_failed_before() -> None:
-    standing = Standing(BackOffRules(job=Steps(600.0, 600.0)))
-    job, share = JobId("1.head"), NodeShare(NodeName("n1"), 1)
-    for each in (job, JobId("2.head")):
-        standing.asked(each, (share,), 0.0)
-        standing.answered(each, RunResult(RunKind.WRONG_STATE, "no"), 0.0)
-    assert set(standing.back_off(100.0).jobs) == {job, JobId("2.head")}
-    standing.use(BackOffRules(job=Steps(30.0, 60.0)), BlackHoleRules())
-    assert set(standing.back_off(100.0).jobs) == set()
-    standing.asked(job, (share,), 100.0)
-    standing.answered(job, RunResult(RunKind.WRONG_STATE, "no"), 100.0)
-    assert standing.back_off(100.0).jobs[job].until_s - 100.0 in (30.0, 60.0)
-
-
 def test_another_weight_and_half_life_count_for_all_that_was_used() -> None:
     history = History.open(None, HistorySettings(half_life_s=100.0, gpu_weight=10.0))
     history.used.put({(USER, "ann"): Account(proc_s=1000.0, gpu_s=100.0, at_s=0.0)})
     assert history.usage(100.0) == {"ann": 1000.0}
-    history.use(HistorySettings(half_life_s=50.0, gpu_weight=30.0), {})
-    assert history.usage(100.0) == {"ann": 1000.0}
-    history.use(HistorySettings(half_life_s=50.0, gpu_weight=0.0), {})
-    assert history.usage(100.0) == {"ann": 250.0}
+    for weight, usage in ((30.0, 1000.0), (0.0, 250.0)):
+        history.use(HistorySettings(half_life_s=50.0, gpu_weight=weight), {})
+        assert history.usage(100.0) == {"ann": usage}
     history.close()
 
 

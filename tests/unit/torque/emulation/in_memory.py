@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from torque_sched.emulation.call import Answer, Call, Verb
-from torque_sched.emulation.install import _first_world, read_nodes
+from torque_sched.emulation.install import first_world, read_nodes
 from torque_sched.emulation.lifecycle import advance
 from torque_sched.emulation.mom import report
-from torque_sched.emulation.server import _verbs
+from torque_sched.emulation.server import verbs_of
 from torque_sched.emulation.world import Settings, World
 
 CAPTURES = Path(__file__).resolve().parents[3] / "golden" / "torque"
@@ -34,12 +35,12 @@ class Bench:
         queues: dict[str, dict[str, str]] | None = None, **settings: object,
     ) -> None:  # fmt: skip
         chosen = Settings(version=version, clock="manual", home="/export/cluster0001/home", **settings)  # type: ignore[arg-type]
-        self.world: World = _first_world(chosen, SUBMITTED_S, queues or QUEUES, {"scheduling": scheduling})
+        self.world: World = first_world(chosen, SUBMITTED_S, queues or QUEUES, {"scheduling": scheduling})
         for node in read_nodes(nodes):
             self.world.add_node(node)
             report(self.world, node)
         self.world.next_job = next_job
-        self.verbs: dict[str, Verb] = _verbs(self.world)
+        self.verbs: dict[str, Verb] = verbs_of(self.world)
 
     def ask(self, *words: str, user: str = "root", stdin: str = "") -> Answer:
         """Run one command."""
@@ -100,6 +101,16 @@ def running_bench(version: str = "6.1.3") -> Bench:
     bench.good("qrun", "-H", "node2", "47[1].head")
     bench.advance(12)
     return bench
+
+
+def leaves_of(element: ElementTree.Element) -> list[tuple[str, str]]:
+    """Name and text of all that an object has, in order; ``family.name`` of what has parts."""
+    found = []
+    for leaf in element:
+        found += [(f"{leaf.tag}.{each.tag}", each.text or "") for each in leaf]
+        if not len(leaf):
+            found.append((leaf.tag, leaf.text or ""))
+    return found
 
 
 def capture(name: str) -> str:

@@ -5,38 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.fixtures.torque_captures import recorded
-from torque_sched.core.batch_protocol import (
-    Attribute,
-    AuthenticateUser,
-    DeleteJob,
-    Disconnect,
-    ModifyJob,
-    Operator,
-    Reply,
-    ReplyDecoder,
-    Request,
-    RequestType,
-    RunJob,
-    SelectJobs,
-    SelectStatus,
-    Status,
-    StatusObject,
-    as_they_are,
-    encode_reply,
-    encode_request,
-    wanted,
-)
+from tests.unit.torque.conftest import Enter
+from torque_sched.batch.torque import protocol as wire
 from torque_sched.emulation import Fault
 from torque_sched.emulation.batch_port import BatchPort
 from torque_sched.emulation.batch_requests import Answered, Requests
@@ -47,10 +26,10 @@ from torque_sched.emulation.model import Refused
 from torque_sched.emulation.run import run_job
 from torque_sched.emulation.trqauthd import _as_it_counts
 
-from .in_memory import Bench, running_bench
+from .in_memory import Bench, leaves_of, running_bench
 
 OPERATOR = "torquesched"
-STATUS_JOB = RequestType.STATUS_JOB
+STATUS_JOB = wire.RequestType.STATUS_JOB
 NODES = "node1 np=4\nnode2 np=4\n"
 QUEUES = {"batch": {"resources_default.nodes": "1", "resources_default.walltime": "01:00:00"}}
 QUEUE_MADE_S, SUBMITTED_S = 1795361162, 1795361289
@@ -86,92 +65,95 @@ class Client:
     """A connection to a port in this process."""
 
     def __init__(self, port: BatchPort, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.port = port
-        self.reader = reader
-        self.writer = writer
+        self.port, self.reader, self.writer = port, reader, writer
         self.own_port: int = writer.get_extra_info("sockname")[1]
 
-    async def authorise(self, user: str = OPERATOR) -> None:
+    async def authorise(self, user: str) -> None:
         """As trqauthd does it."""
-        await self.ask(Status(RequestType.STATUS_SERVER, "nobody"))  # so the port knows the connection
+        await self.ask(
+            wire.Status(wire.RequestType.STATUS_SERVER, "nobody")
+        )  # so the port knows the connection
         connection = self.port.connections[self.own_port]
         connection.user = connection.acts_as = user
 
     async def exchange(self, data: bytes, n_bytes: int) -> bytes:
         """Send a request, read as much of an answer."""
         self.writer.write(data)
-        return await asyncio.wait_for(self.reader.readexactly(n_bytes), 60)
+        return await self.reader.readexactly(n_bytes)
 
-    async def ask(self, request: Request) -> Reply[StatusObject]:
+    async def ask(self, request: wire.Request) -> wire.Reply[wire.StatusObject]:
         """Send a request, read its reply."""
-        self.writer.write(encode_request(request))
+        self.writer.write(wire.encode_request(request))
         return await self.reply()
 
-    async def reply(self, decoder: ReplyDecoder[StatusObject] | None = None) -> Reply[StatusObject]:
+    async def reply(
+        self, decoder: wire.ReplyDecoder[wire.StatusObject] | None = None
+    ) -> wire.Reply[wire.StatusObject]:
         """Read a reply; of several that come together each by the same decoder."""
-        decoder = decoder or ReplyDecoder(as_they_are)
+        decoder = decoder or wire.ReplyDecoder(wire.as_they_are)
         while (reply := decoder.next()) is None:
-            data = await asyncio.wait_for(self.reader.read(1 << 16), 60)
+            data = await self.reader.read(1 << 16)
             if not data:
                 raise ConnectionResetError
             decoder.receive(data)
         return reply
 
-    async def rest(self) -> bytes:
-        """What comes until the server closes."""
-        return await asyncio.wait_for(self.reader.read(), 60)
-
-
-Play = Callable[[Client], Coroutine[Any, Any, None]]
+    async def rest(self, data: bytes = b"") -> bytes:
+        """Send this; what comes until the server closes."""
+        self.writer.write(data)
+        return await self.reader.read()
 
 
 class Stage:
-    """A port over a world in memory."""
+    """A port over a world in memory, listening."""
 
     def __init__(self, folder: Path, bench: Bench) -> None:
-        self.bench = bench
-        self.folder = folder
+        self.bench, self.folder = bench, folder
         self.clients: list[Client] = []
+        self.on_request: Callable[[], None] = lambda: None
         requests = Requests()
 
-        def perform(request: Request, user: str) -> Answered:
+        def perform(request: wire.Request, user: str) -> Answered:
             self.on_request()
             return requests.answer(bench.world, request, user)
 
-        self.on_request: Callable[[], None] = lambda: None
         faults = Faults(folder / "faults.json")
         self.port = BatchPort(folder, bench.world, perform, bench.world.do_granted, faults)
 
-    def play(self, act: Play, *, user: str = OPERATOR) -> None:
-        """Run one client's part."""
+    async def __aenter__(self) -> Stage:
+        await self.port.start()
+        return self
 
-        async def run() -> None:
-            await self.port.start()
-            try:
-                client = await self.connect()
-                if user:
-                    await client.authorise(user)
-                await act(client)
-            finally:
-                self.port.stop()
-                for each in self.clients:
-                    each.writer.close()
-                    with suppress(ConnectionError):
-                        await each.writer.wait_closed()
-                self.clients.clear()
+    async def __aexit__(self, *_: object) -> None:
+        self.port.stop()
+        for each in self.clients:
+            each.writer.close()
+            with suppress(ConnectionError):
+                await each.writer.wait_closed()
 
-        asyncio.run(run())
+    async def connect(self, user: str = OPERATOR) -> Client:
+        """One more connection, by a user unless he is empty."""
+        made = Client(self.port, *await asyncio.open_connection("127.0.0.1", self.port.port))
+        self.clients.append(made)
+        if user:
+            await made.authorise(user)
+        return made
 
-    async def connect(self) -> Client:
-        """One more connection."""
-        client = Client(self.port, *await asyncio.open_connection("127.0.0.1", self.port.port))
-        self.clients.append(client)
-        return client
+    def order(self, *faults: Fault) -> None:
+        """Faults from now on."""
+        text = json.dumps([asdict(fault) for fault in faults])
+        (self.folder / "faults.json").write_text(text, encoding="utf-8")
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path, recorded_bench())
+def stage(tmp_path: Path, enter: Enter[Stage]) -> Stage:
+    return enter(Stage(tmp_path, recorded_bench()))
+
+
+@pytest.fixture
+def client(stage: Stage, loop: asyncio.AbstractEventLoop) -> Client:
+    """An operator's."""
+    return loop.run_until_complete(stage.connect())
 
 
 def exchange_of(name: str) -> tuple[bytes, bytes]:
@@ -199,55 +181,22 @@ def prepare(bench: Bench, name: str) -> None:
     "name",
     ["03", "04", "06", "07", "08", "09", "10", "11", "12", "13", "14", "16", "17", "18", "19", "20", "21"],
 )
-def test_the_recorded_bytes(stage: Stage, name: str) -> None:
+async def test_the_recorded_bytes(stage: Stage, client: Client, name: str) -> None:
     request, answer = exchange_of(name)
     prepare(stage.bench, name)
-
-    async def act(client: Client) -> None:
-        assert await client.exchange(request, len(answer)) == answer
-
-    stage.play(act)
+    assert await client.exchange(request, len(answer)) == answer
 
 
-def without_status(reply: Reply[StatusObject]) -> list[tuple[str, list[tuple[str, object]]]]:
-    """Nodes with their attributes; of what their moms measured the names alone."""
-    return [
-        (
-            node.name,
-            [
-                (each.name, re.findall(r"(?:^|,)(\w+)=", each.value) if each.name == "status" else each.value)
-                for each in node.attributes
-            ],
-        )
-        for node in reply.objects
-    ]
-
-
-def test_the_recorded_nodes_but_for_what_their_moms_measured(stage: Stage) -> None:
-    request, answer = exchange_of("05")
-    decoder = ReplyDecoder(as_they_are)
-    decoder.receive(answer)
-    real = decoder.next()
-    assert real is not None
-    # The moms of the recording list sessions of jobs that are over.
-    for node, job in (("node1", "6[0].head"), ("node2", "6[1].head")):
-        stage.bench.good("qrun", "-H", node, job)
-    stage.bench.advance(60)
-    for job in ("6[0].head", "6[1].head"):
-        stage.bench.good("qdel", job)
-
-    async def act(client: Client) -> None:
-        client.writer.write(request)
-        assert without_status(await client.reply()) == without_status(real)
-
-    stage.play(act)
-
-
-def dotted(found: StatusObject) -> list[tuple[str, str]]:
+def dotted(found: wire.StatusObject) -> list[tuple[str, str]]:
     """Attributes with the names that qstat prints."""
     return [
         (f"{one.name}.{one.resource}" if one.resource else one.name, one.value) for one in found.attributes
     ]
+
+
+def of_xml(text: str) -> list[list[object]]:
+    """Name and attributes of each object."""
+    return [[leaves[0][1], *leaves[1:]] for leaves in map(leaves_of, ElementTree.fromstring(text))]
 
 
 def of_text(text: str) -> list[list[tuple[str, str]]]:
@@ -260,111 +209,81 @@ def of_text(text: str) -> list[list[tuple[str, str]]]:
 
 @pytest.mark.parametrize("user", ["root", "alice", "bob"])
 @pytest.mark.parametrize("version", ["6.1.3", "4.2.10"])
-def test_commands_and_protocol_show_the_same(tmp_path: Path, user: str, version: str) -> None:
+async def test_commands_and_protocol_show_the_same(tmp_path: Path, user: str, version: str) -> None:
     bench = running_bench(version)
-    xml = ElementTree.fromstring(bench.good("qstat", "-f", "-t", "-x", user=user))
-    jobs = []
-    for job in xml:
-        leaves = []
-        for leaf in job:
-            leaves += [(f"{leaf.tag}.{each.tag}", each.text or "") for each in leaf]
-            if not len(leaf):
-                leaves.append((leaf.tag, leaf.text or ""))
-        jobs.append([("Job_Id", leaves[0][1]), *leaves[1:]])
-    nodes = [
-        [(leaf.tag, leaf.text or "") for leaf in node][1:]
-        for node in ElementTree.fromstring(bench.good("pbsnodes", "-x", user=user))
-    ]
-
-    async def act(client: Client) -> None:
-        shown = [
-            (await client.ask(Status(kind, user))).objects
-            for kind in (RequestType.STATUS_JOB, RequestType.STATUS_NODE)
-        ]
-        assert [[("Job_Id", each.name), *dotted(each)] for each in shown[0]] == jobs
-        assert [dotted(each) for each in shown[1]] == nodes
-        for kind, letter in ((RequestType.STATUS_QUEUE, "-Q"), (RequestType.STATUS_SERVER, "-B")):
+    async with Stage(tmp_path, bench) as stage:
+        client = await stage.connect(user)
+        for kind, words in ((STATUS_JOB, "qstat -f -t -x"), (wire.RequestType.STATUS_NODE, "pbsnodes -x")):
+            shown = [
+                [each.name, *dotted(each)] for each in (await client.ask(wire.Status(kind, user))).objects
+            ]
+            assert shown == of_xml(bench.good(*words.split(), user=user))
+        for kind, letter in ((wire.RequestType.STATUS_QUEUE, "-Q"), (wire.RequestType.STATUS_SERVER, "-B")):
             text = bench.good("qstat", letter, "-f", "-1", user=user)
-            assert [dotted(each) for each in (await client.ask(Status(kind, user))).objects] == of_text(text)
-
-    Stage(tmp_path, bench).play(act, user=user)
+            assert [dotted(each) for each in (await client.ask(wire.Status(kind, user))).objects] == of_text(
+                text
+            )
 
 
 def test_what_trqauthd_says_to_the_server() -> None:
     said = [part.data for part in recorded("01") if part.receiver == "server"]
-    assert [_as_it_counts(AuthenticateUser("alice", 57642)), _as_it_counts(Disconnect("alice"))] == said
+    assert [
+        _as_it_counts(wire.AuthenticateUser("alice", 57642)),
+        _as_it_counts(wire.Disconnect("alice")),
+    ] == said
 
 
-def test_a_comment_reaches_the_job(stage: Stage) -> None:
-    async def act(client: Client) -> None:
-        for text in (
-            "Not Running: später, Grüße & <x>",
-            "two\nlines\tand \"quotes\" 'too' = , :",
-            "x" * 5000,
-        ):
-            await client.ask(ModifyJob(OPERATOR, "4.head", (Attribute("comment", None, text),)))
-            reply = await client.ask(Status(RequestType.STATUS_JOB, OPERATOR, "4.head", wanted(["comment"])))
-            assert reply.objects[0].attributes == (Attribute("comment", None, text),)
-        await client.ask(ModifyJob(OPERATOR, "4.head", (Attribute("comment"),)))
-        reply = await client.ask(Status(RequestType.STATUS_JOB, OPERATOR, "4.head", wanted(["comment"])))
-        assert reply.objects[0].attributes == ()
-
-    stage.play(act)
+async def test_a_comment_reaches_the_job(client: Client) -> None:
+    comments = ("Not Running: später, Grüße & <x>", "two\nlines\tand \"quotes\" 'too' = , :", "x" * 5000)
+    for shown in (*((wire.Attribute("comment", None, text),) for text in comments), ()):
+        await client.ask(wire.ModifyJob(OPERATOR, "4.head", shown or (wire.Attribute("comment"),)))
+        reply = await client.ask(wire.Status(STATUS_JOB, OPERATOR, "4.head", wire.wanted(["comment"])))
+        assert reply.objects[0].attributes == shown
 
 
-def test_async_modify_changes_nothing_on_6_1(tmp_path: Path) -> None:
-    request, _ = exchange_of("20")
-    for version, n_replies, comment in (("6.1.3", 2, None), ("4.2.10", 1, "hello AsyModify")):
-        stage = Stage(tmp_path, recorded_bench(version))
-        prepare(stage.bench, "20")
+@pytest.mark.parametrize(
+    ("version", "n_replies", "comment"), [("6.1.3", 2, None), ("4.2.10", 1, "hello AsyModify")]
+)
+async def test_async_modify_changes_nothing_on_6_1(
+    tmp_path: Path, version: str, n_replies: int, comment: str | None
+) -> None:
+    bench = recorded_bench(version)
+    prepare(bench, "20")
+    async with Stage(tmp_path, bench) as stage:
+        client = await stage.connect()
+        assert await client.exchange(exchange_of("20")[0], 10 * n_replies) == b"+2+2+0+0+1" * n_replies
+        assert await client.rest(wire.encode_request(wire.Disconnect(OPERATOR))) == b""
+    assert bench.world.job("3").attributes.get("comment") == comment
 
-        async def act(client: Client, n_replies: int = n_replies) -> None:
-            assert await client.exchange(request, 10 * n_replies) == b"+2+2+0+0+1" * n_replies
-            client.writer.write(encode_request(Disconnect(OPERATOR)))
-            assert await client.rest() == b""
 
-        stage.play(act)
-        assert stage.bench.world.job("3").attributes.get("comment") == comment
-
-
-def test_what_is_behind_a_request_is_thrown_away(stage: Stage) -> None:
+async def test_what_is_behind_a_request_is_thrown_away(client: Client) -> None:
     request, answer = exchange_of("03")
-
-    async def act(client: Client) -> None:
-        assert await client.exchange(request * 2, len(answer)) == answer
-        client.writer.write(encode_request(Disconnect(OPERATOR)))
-        assert await client.rest() == b""
-
-    stage.play(act)
+    assert await client.exchange(request * 2, len(answer)) == answer
+    assert await client.rest(wire.encode_request(wire.Disconnect(OPERATOR))) == b""
 
 
-def test_a_request_that_comes_while_another_is_done_is_answered(stage: Stage) -> None:
-    async def act(client: Client) -> None:
-        sock = client.writer.get_extra_info("socket")
-        further = [
-            encode_request(RunJob(OPERATOR, "4.head", "node1:ppn=1")),
-            encode_request(Status(STATUS_JOB, OPERATOR, "4")),
-        ]
+async def test_a_request_that_comes_while_another_is_done_is_answered(stage: Stage, client: Client) -> None:
+    sock = client.writer.get_extra_info("socket")
+    requests = (wire.RunJob(OPERATOR, "4.head", "node1:ppn=1"), wire.Status(STATUS_JOB, OPERATOR, "4"))
+    further = [wire.encode_request(each) for each in requests]
 
-        def send_another() -> None:
-            if further:
-                os.write(sock.fileno(), further.pop(0))
+    def send_another() -> None:
+        if further:
+            os.write(sock.fileno(), further.pop(0))
 
-        stage.on_request = send_another
-        client.writer.write(encode_request(RunJob(OPERATOR, "5.head", "node1:ppn=1")))
-        decoder = ReplyDecoder(as_they_are)
-        replies = [await client.reply(decoder) for _ in range(3)]
-        assert [each.code for each in replies] == [0, 0, 0]
-        # What was acknowledged before is seen by whatever is asked behind it.
-        assert ("job_state", "R") in dotted(replies[2].objects[0])
-
-    stage.play(act)
+    stage.on_request = send_another
+    client.writer.write(wire.encode_request(wire.RunJob(OPERATOR, "5.head", "node1:ppn=1")))
+    decoder = wire.ReplyDecoder(wire.as_they_are)
+    replies = [await client.reply(decoder) for _ in range(3)]
+    assert [each.code for each in replies] == [0, 0, 0]
+    # What was acknowledged before is seen by whatever is asked behind it.
+    assert ("job_state", "R") in dotted(replies[2].objects[0])
 
 
 def test_a_start_in_the_background_is_answered_before_it_is_done(stage: Stage) -> None:
     world = stage.bench.world
-    order = RunJob(OPERATOR, "5.head", "node1:ppn=4")
-    assert Requests().answer(world, order, OPERATOR).data == encode_reply(Reply())
+    order = wire.RunJob(OPERATOR, "5.head", "node1:ppn=4")
+    assert Requests().answer(world, order, OPERATOR).data == wire.encode_reply(wire.Reply())
     assert world.job("5").state == "Q"
     # Whatever starts behind it finds the nodes taken.
     with pytest.raises(Refused, match="exceeds currently available"):
@@ -372,17 +291,13 @@ def test_a_start_in_the_background_is_answered_before_it_is_done(stage: Stage) -
     assert world.job("5").state == "R"
 
 
-def test_a_request_byte_by_byte(stage: Stage) -> None:
+async def test_a_request_byte_by_byte(client: Client) -> None:
     request, answer = exchange_of("06")
-
-    async def act(client: Client) -> None:
-        for at in range(len(request)):
-            client.writer.write(request[at : at + 1])
-            await client.writer.drain()
-            await asyncio.sleep(0)
-        assert await asyncio.wait_for(client.reader.readexactly(len(answer)), 60) == answer
-
-    stage.play(act)
+    for at in range(len(request)):
+        client.writer.write(request[at : at + 1])
+        await client.writer.drain()
+        await asyncio.sleep(0)
+    assert await client.reader.readexactly(len(answer)) == answer
 
 
 GARBAGE = [
@@ -395,186 +310,139 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_6_1_is_silent_about_what_it_does_not_understand(stage: Stage, garbage: bytes) -> None:
+async def test_6_1_is_silent_about_what_it_does_not_understand(
+    stage: Stage, client: Client, garbage: bytes
+) -> None:
     request, answer = exchange_of("03")
-
-    async def act(client: Client) -> None:
-        client.writer.write(garbage)
-        await client.writer.drain()
-        other = await stage.connect()
-        await other.authorise()
-        # As long as this takes, the garbage has been read.
-        assert await other.exchange(request, len(answer)) == answer
-        assert await client.exchange(request, len(answer)) == answer
-
-    stage.play(act)
+    client.writer.write(garbage)
+    await client.writer.drain()
+    other = await stage.connect()
+    # As long as this takes, the garbage has been read.
+    assert await other.exchange(request, len(answer)) == answer
+    assert await client.exchange(request, len(answer)) == answer
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_4_2_says_that_it_does_not_understand(tmp_path: Path, garbage: bytes) -> None:
-    async def act(client: Client) -> None:
+async def test_4_2_says_that_it_does_not_understand(tmp_path: Path, garbage: bytes) -> None:
+    async with Stage(tmp_path, recorded_bench("4.2.10")) as stage:
+        client = await stage.connect()
         client.writer.write(garbage)
         reply = await client.reply()
-        assert reply.code == (15005 if garbage == GARBAGE[1] else 15058)
-        assert reply.text.endswith("MSG=cannot decode message")
-
-    Stage(tmp_path, recorded_bench("4.2.10")).play(act)
+    assert reply.code == (15005 if garbage == GARBAGE[1] else 15058)
+    assert reply.text.endswith("MSG=cannot decode message")
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\0", b"+9+2", b"2+12"])
-def test_another_protocol_is_closed_at_once(stage: Stage, data: bytes) -> None:
-    async def act(client: Client) -> None:
-        client.writer.write(data)
-        assert await client.rest() == b""
-
-    stage.play(act)
+async def test_another_protocol_is_closed_at_once(client: Client, data: bytes) -> None:
+    assert await client.rest(data) == b""
 
 
-def test_who_may_ask_what(stage: Stage) -> None:
-    async def nobody(client: Client) -> None:
-        assert (await client.ask(Status(RequestType.STATUS_JOB, OPERATOR))).code == 15021
-        await client.authorise("bob")
-        assert (await client.ask(Status(RequestType.STATUS_JOB, OPERATOR))).code == 15021
-        assert (await client.ask(Status(RequestType.STATUS_JOB, "bob"))).objects == ()
-        hidden = await client.ask(Status(RequestType.STATUS_JOB, "bob", "4.head"))
-        assert (hidden.code, hidden.text) == (15007, "Unauthorized Request ")
-        for order in (RunJob("bob", "4.head"), DeleteJob("bob", "4.head")):
-            assert (await client.ask(order)).code == 15007
-        assert (await client.ask(AuthenticateUser("bob", client.own_port))).code == 15021
-
-    stage.play(nobody, user="")
-
-    async def owner(client: Client) -> None:
-        own = await client.ask(Status(RequestType.STATUS_JOB, "alice"))
-        assert [each.name for each in own.objects][:2] == ["4.head", "5.head"]
-        assert "substate" not in {each.name for each in own.objects[0].attributes}
-        comment = ModifyJob("alice", "4.head", (Attribute("comment", None, "x"),))
-        assert (await client.ask(comment)).code == 15003
-        assert (await client.ask(DeleteJob("alice", "4.head"))).code == 0
-
-    stage.play(owner, user="alice")
+async def test_who_may_ask_what(stage: Stage) -> None:
+    bob = await stage.connect("")
+    assert (await bob.ask(wire.Status(STATUS_JOB, OPERATOR))).code == 15021
+    await bob.authorise("bob")
+    assert (await bob.ask(wire.Status(STATUS_JOB, OPERATOR))).code == 15021
+    assert (await bob.ask(wire.Status(STATUS_JOB, "bob"))).objects == ()
+    for request in (
+        wire.Status(STATUS_JOB, "bob", "4.head"),
+        wire.RunJob("bob", "4.head"),
+        wire.DeleteJob("bob", "4.head"),
+    ):
+        assert (await bob.ask(request)).code == 15007
+    assert (await bob.ask(wire.AuthenticateUser("bob", bob.own_port))).code == 15021
+    owner = await stage.connect("alice")
+    own = (await owner.ask(wire.Status(STATUS_JOB, "alice"))).objects
+    assert [each.name for each in own][:2] == ["4.head", "5.head"]
+    assert "substate" not in {each.name for each in own[0].attributes}
+    comment = wire.ModifyJob("alice", "4.head", (wire.Attribute("comment", None, "x"),))
+    assert (await owner.ask(comment)).code == 15003
+    assert (await owner.ask(wire.DeleteJob("alice", "4.head"))).code == 0
 
 
-def test_deleted_twice_is_acknowledged_twice(stage: Stage) -> None:
-    async def act(client: Client) -> None:
-        await client.ask(RunJob(OPERATOR, "4.head", "node1:ppn=1"))
-        for _ in range(2):
-            assert (await client.ask(DeleteJob(OPERATOR, "4.head"))).code == 0
-        gone = await client.ask(DeleteJob(OPERATOR, "99.head"))
-        assert (gone.code, gone.text) == (15001, "Unknown Job Id Error MSG=cannot locate job")
-
-    stage.play(act)
+async def test_deleted_twice_is_acknowledged_twice(client: Client) -> None:
+    await client.ask(wire.RunJob(OPERATOR, "4.head", "node1:ppn=1"))
+    for _ in range(2):
+        assert (await client.ask(wire.DeleteJob(OPERATOR, "4.head"))).code == 0
+    gone = await client.ask(wire.DeleteJob(OPERATOR, "99.head"))
+    assert (gone.code, gone.text) == (15001, "Unknown Job Id Error MSG=cannot locate job")
 
 
-def test_selecting(stage: Stage) -> None:
-    async def chosen(client: Client, *criteria: Attribute) -> list[str]:
-        ids = (await client.ask(SelectJobs(OPERATOR, criteria))).job_ids
-        shown = await client.ask(SelectStatus(OPERATOR, criteria, wanted(["queue"])))
+async def test_selecting(client: Client) -> None:
+    await client.ask(wire.RunJob(OPERATOR, "4.head", "node1:ppn=1"))
+    for criterion, n_found in (
+        (wire.Attribute("job_state", None, "R", wire.Operator.EQUAL), 1),
+        (wire.Attribute("job_state", None, "QR", wire.Operator.EQUAL), 5),
+        (wire.Attribute("job_state", None, "R", wire.Operator.NOT_EQUAL), 4),
+        (wire.Attribute("Resource_List", "mem", "50mb", wire.Operator.MORE), 1),
+        (wire.Attribute("Job_Owner", None, "bob", wire.Operator.EQUAL), 0),
+    ):
+        ids = (await client.ask(wire.SelectJobs(OPERATOR, (criterion,)))).job_ids
+        shown = await client.ask(wire.SelectStatus(OPERATOR, (criterion,), wire.wanted(["queue"])))
         assert tuple(each.name for each in shown.objects) == ids
-        return list(ids)
-
-    async def act(client: Client) -> None:
-        await client.ask(RunJob(OPERATOR, "4.head", "node1:ppn=1"))
-        state = "job_state"
-        assert await chosen(client, Attribute(state, None, "R", Operator.EQUAL)) == ["4.head"]
-        assert len(await chosen(client, Attribute(state, None, "QR", Operator.EQUAL))) == 5
-        assert len(await chosen(client, Attribute(state, None, "R", Operator.NOT_EQUAL))) == 4
-        mem = Attribute("Resource_List", "mem", "50mb", Operator.MORE)
-        assert await chosen(client, mem) == ["4.head"]
-        assert await chosen(client, Attribute("Job_Owner", None, "bob", Operator.EQUAL)) == []
-        refused = await client.ask(SelectJobs(OPERATOR, (Attribute("nosuch", None, "1", 4),)))
-        assert refused.code == 15002
-
-    stage.play(act)
+        assert (len(ids), ids[:1] == ("4.head",)) == (n_found, n_found in {1, 5})
+    refused = await client.ask(wire.SelectJobs(OPERATOR, (wire.Attribute("nosuch", None, "1", 4),)))
+    assert refused.code == 15002
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "code"),
     [
-        (RequestType.STATUS_QUEUE, "nosuch", 15020),
-        (RequestType.STATUS_NODE, "nosuch", 15064),
-        (RequestType.STATUS_JOB, "77.head", 15001),
-        (RequestType.STATUS_JOB, "nosuch", 15020),
+        (wire.RequestType.STATUS_QUEUE, "nosuch", 15020),
+        (wire.RequestType.STATUS_NODE, "nosuch", 15064),
+        (STATUS_JOB, "77.head", 15001),
+        (STATUS_JOB, "nosuch", 15020),
     ],
 )
-def test_what_is_not_there(stage: Stage, kind: RequestType, name: str, code: int) -> None:
-    async def act(client: Client) -> None:
-        assert (await client.ask(Status(kind, OPERATOR, name))).code == code
-
-    stage.play(act)
+async def test_what_is_not_there(client: Client, kind: wire.RequestType, name: str, code: int) -> None:
+    assert (await client.ask(wire.Status(kind, OPERATOR, name))).code == code
 
 
-def test_an_unknown_attribute_of_server_and_queue(stage: Stage) -> None:
-    async def act(client: Client) -> None:
-        for kind in (RequestType.STATUS_SERVER, RequestType.STATUS_QUEUE):
-            assert (await client.ask(Status(kind, OPERATOR, "", wanted(["nosuch"])))).code == 15002
-        node = await client.ask(Status(RequestType.STATUS_NODE, OPERATOR, "node2", wanted(["nosuch"])))
-        assert node.objects[0].name == "node2"
-
-    stage.play(act)
-
-
-def test_extensions(stage: Stage) -> None:
-    async def names(client: Client, name: str, extension: str | None) -> list[str]:
-        reply = await client.ask(Status(RequestType.STATUS_JOB, OPERATOR, name, (), extension))
-        return [each.name for each in reply.objects]
-
-    async def act(client: Client) -> None:
-        members = [f"6[{n}].head" for n in range(3)]
-        assert await names(client, "6[].head", None) == members
-        assert await names(client, "6[].head", "summarize_arrays") == ["6[].head"]
-        assert await names(client, "batch", "exec_queue_only") == ["4.head", "5.head", *members]
-        stage.bench.advance(60)
-        reply = await client.ask(Status(RequestType.STATUS_JOB, OPERATOR, "4.head", (), "C"))
-        assert [each.name for each in reply.objects[0].attributes] == [
-            "Job_Name", "Job_Owner", "job_state", "queue",
-        ]  # fmt: skip
-
-    stage.play(act)
+async def test_an_unknown_attribute_of_server_and_queue(client: Client) -> None:
+    for kind in (wire.RequestType.STATUS_SERVER, wire.RequestType.STATUS_QUEUE):
+        assert (await client.ask(wire.Status(kind, OPERATOR, "", wire.wanted(["nosuch"])))).code == 15002
+    node = await client.ask(
+        wire.Status(wire.RequestType.STATUS_NODE, OPERATOR, "node2", wire.wanted(["nosuch"]))
+    )
+    assert node.objects[0].name == "node2"
 
 
-def test_too_many_connections(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, recorded_bench(most_connections=2))
-    request = Status(RequestType.STATUS_SERVER, OPERATOR)
+async def test_extensions(stage: Stage, client: Client) -> None:
+    members = [f"6[{n}].head" for n in range(3)]
+    for name, extension, names in (
+        ("6[].head", None, members),
+        ("6[].head", "summarize_arrays", ["6[].head"]),
+        ("batch", "exec_queue_only", ["4.head", "5.head", *members]),
+    ):
+        reply = await client.ask(wire.Status(STATUS_JOB, OPERATOR, name, (), extension))
+        assert [each.name for each in reply.objects] == names
+    stage.bench.advance(60)
+    (shown,) = (await client.ask(wire.Status(STATUS_JOB, OPERATOR, "4.head", (), "C"))).objects
+    assert [each.name for each in shown.attributes] == ["Job_Name", "Job_Owner", "job_state", "queue"]
 
-    async def act(client: Client) -> None:
-        others = [await stage.connect() for _ in range(2)]
-        await others[-1].authorise()
-        assert [(await each.ask(request)).code for each in (client, others[-1])] == [15134, 15134]
-        others[0].writer.close()
-        while (await client.ask(request)).code:
+
+async def test_too_many_connections(tmp_path: Path) -> None:
+    request = wire.Status(wire.RequestType.STATUS_SERVER, OPERATOR)
+    async with Stage(tmp_path, recorded_bench(most_connections=2)) as stage:
+        first, other, last = await stage.connect(), await stage.connect(""), await stage.connect()
+        assert [(await each.ask(request)).code for each in (first, last)] == [15134, 15134]
+        other.writer.close()
+        while (await first.ask(request)).code:
             pass
 
-    stage.play(act)
+
+async def test_an_idle_connection_is_closed(stage: Stage) -> None:
+    stage.bench.good("qmgr", "-c", "set server tcp_incoming_timeout = 1")
+    assert await (await stage.connect()).rest() == b""
 
 
-def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
-    bench = recorded_bench()
-    bench.good("qmgr", "-c", "set server tcp_incoming_timeout = 1")
-
-    async def act(client: Client) -> None:
-        assert await client.rest() == b""
-
-    Stage(tmp_path, bench).play(act)
-
-
-def order(stage: Stage, *faults: Fault) -> None:
-    path = stage.folder / "faults.json"
-    path.write_text(json.dumps([asdict(fault) for fault in faults]), encoding="utf-8")
-
-
-def test_every_cut_of_a_start(tmp_path: Path) -> None:
+async def test_every_cut_of_a_start(tmp_path: Path) -> None:
     """Cut after so many bytes: not started before the request is whole, started from then on."""
     request, answer = exchange_of("14")
     for after in range(len(request) + len(answer)):
-        stage = Stage(tmp_path, recorded_bench())
-        order(stage, Fault("qrun", "cut", after=after))
-
-        async def act(client: Client, after: int = after) -> None:
-            client.writer.write(request)
-            assert await client.rest() == answer[: max(0, after - len(request))]
-
-        stage.play(act)
+        async with Stage(tmp_path, recorded_bench()) as stage:
+            stage.order(Fault("qrun", "cut", after=after))
+            client = await stage.connect()
+            assert await client.rest(request) == answer[: max(0, after - len(request))]
         assert stage.bench.state("5") == ("R" if after >= len(request) else "Q")
 
 
@@ -589,17 +457,13 @@ def test_every_cut_of_a_start(tmp_path: Path) -> None:
         (Fault("qrun", "partial", fraction=0.5), 0.5, "R"),
     ],
 )
-def test_faults(stage: Stage, fault: Fault, replies: float, state: str) -> None:
+async def test_faults(stage: Stage, client: Client, fault: Fault, replies: float, state: str) -> None:
     request, answer = exchange_of("14")
-    order(stage, fault)
-
-    async def act(client: Client) -> None:
-        expected = (answer * 2)[: int(len(answer) * replies)]
-        assert await client.exchange(request, len(expected)) == expected
-        if fault.kind in ("gone", "partial"):
-            assert await client.rest() == b""
-
-    stage.play(act)
+    stage.order(fault)
+    expected = (answer * 2)[: int(len(answer) * replies)]
+    assert await client.exchange(request, len(expected)) == expected
+    if fault.kind in ("gone", "partial"):
+        assert await client.rest() == b""
     assert stage.bench.state("5") == state
 
 
@@ -611,24 +475,15 @@ def test_faults(stage: Stage, fault: Fault, replies: float, state: str) -> None:
         ("something nobody has seen", 15013),
     ],
 )
-def test_a_refusal_by_order(stage: Stage, text: str, code: int) -> None:
-    order(stage, Fault("qrun", "exit", code=2, text=text))
-
-    async def act(client: Client) -> None:
-        reply = await client.ask(RunJob(OPERATOR, "5.head", "node1:ppn=1"))
-        assert (reply.code, reply.text) == (code, text)
-
-    stage.play(act)
+async def test_a_refusal_by_order(stage: Stage, client: Client, text: str, code: int) -> None:
+    stage.order(Fault("qrun", "exit", code=2, text=text))
+    reply = await client.ask(wire.RunJob(OPERATOR, "5.head", "node1:ppn=1"))
+    assert (reply.code, reply.text) == (code, text)
     assert stage.bench.state("5") == "Q"
 
 
-def test_a_start_waits_for_the_mom(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, recorded_bench())
+async def test_a_start_waits_for_the_mom(stage: Stage, client: Client) -> None:
     stage.bench.world.nodes["node1"].is_failing = True
-
-    async def act(client: Client) -> None:
-        assert (await client.ask(RunJob(OPERATOR, "5.head", "node1:ppn=1"))).code == 0
-        late = await client.ask(RunJob(OPERATOR, "4.head", "node1:ppn=1", is_async=False))
-        assert late.code == 15043
-
-    stage.play(act)
+    assert (await client.ask(wire.RunJob(OPERATOR, "5.head", "node1:ppn=1"))).code == 0
+    late = await client.ask(wire.RunJob(OPERATOR, "4.head", "node1:ppn=1", is_async=False))
+    assert late.code == 15043

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from tests.unit.torque.emulation.in_memory import Bench, capture, running_bench
@@ -41,33 +43,27 @@ CASES = [
     ("err-qsub-root", 1, "root", "qsub -l nodes=1"),
     ("running-qstat-unknown", 153, "root", "qstat -f 99999"),
     ("pbsnodes-unknown-node", 1, "root", "pbsnodes nosuch"),
+    ("qmgr-set-as-user", 2, "alice", "qmgr -c 'set server scheduling=true'"),
 ]
 
 
 @pytest.mark.parametrize(("name", "code", "user", "command"), CASES, ids=[case[0] for case in CASES])
 def test_refusals(bench: Bench, name: str, code: int, user: str, command: str) -> None:
-    answer = bench.ask(*command.split(), user=user, stdin="sleep 1\n")
+    answer = bench.ask(*shlex.split(command), user=user, stdin="sleep 1\n")
     assert (answer.out, answer.err, answer.code) == ("", capture(f"{name}.stderr.txt"), code)
 
 
-def test_ordinary_user_cannot_set_the_server(bench: Bench) -> None:
-    answer = bench.ask("qmgr", "-c", "set server scheduling=true", user="alice")
-    assert (answer.err, answer.code) == (capture("qmgr-set-as-user.stderr.txt"), 2)
-    assert bench.good("qmgr", "-c", "print server", user="alice") == bench.good("qmgr", "-c", "print server")
-
-
-def test_stopped_queue() -> None:
+@pytest.mark.parametrize(
+    ("name", "before", "node"),
+    [
+        ("queue-stopped", "qstop batch", "node3"),
+        ("down-node", "emulated node node1 mom=stopped", "node1"),
+        ("offline-node", "pbsnodes -o node2", "node2"),
+    ],
+)
+def test_what_cannot_be_used(name: str, before: str, node: str) -> None:
     bench = running_bench()
-    bench.good("qstop", "batch")
-    answer = bench.ask("qrun", "-H", "node3", "51")
-    assert (answer.err, answer.code) == (capture("err-qrun-queue-stopped.stderr.txt"), 2)
-
-
-@pytest.mark.parametrize(("node", "name"), [("node1", "down-node"), ("node2", "offline-node")])
-def test_down_and_offline_read_the_same(node: str, name: str) -> None:
-    bench = running_bench()
-    bench.good("emulated", "node", "node1", "mom=stopped")
-    bench.good("pbsnodes", "-o", "node2")
+    bench.good(*before.split())
     bench.advance(200)
     answer = bench.ask("qrun", "-H", node, "51")
     assert (answer.err, answer.code) == (capture(f"err-qrun-{name}.stderr.txt"), 2)
@@ -89,13 +85,6 @@ def test_old_dialect(name: str, user: str, command: str) -> None:
     bench.good("qrun", "-H", "node1", "22")
     answer = bench.ask(*command.split(), user=user)
     assert (answer.err, answer.code) == (capture(f"{name}.stderr.txt"), 2)
-
-
-def test_whole_array_that_does_not_run() -> None:
-    bench = Bench(next_job=43)
-    bench.submit("-t", "0-1")
-    answer = bench.ask("qrun", "-H", "node1", "43[].head")
-    assert (answer.err, answer.code) == ("qrun: Invalid request MSG=cannot run a job array 43[].head\n", 2)
 
 
 def test_gpus_taken() -> None:

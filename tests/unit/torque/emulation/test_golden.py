@@ -8,12 +8,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from tests.unit.torque.emulation.in_memory import Bench, capture, running_bench
+from tests.unit.torque.emulation.in_memory import Bench, capture, leaves_of, running_bench
 from torque_sched.emulation.show_job import fold
-from torque_sched.parse.accounting import parse_accounting
-from torque_sched.parse.pbsnodes import parse_pbsnodes
-from torque_sched.parse.qmgr import parse_qmgr
-from torque_sched.parse.qstat import parse_jobs, parse_queues, parse_server
 
 # What no emulation can know: session and rank numbers, exact memory, paths of that machine.
 _FREE = {"session_id", "queue_rank", "submit_args", "Variable_List", "mtime", "Error_Path", "Output_Path"}
@@ -43,12 +39,12 @@ def test_every_captured_attribute_folds_as_captured() -> None:
 
 def blocks(text: str) -> dict[str, list[str]]:
     """Head line -> attribute names in order."""
-    found = {}
-    for block in re.split(r"\n\n", text.replace("\n\t", "")):
-        head, *lines = block.strip("\n").split("\n")
-        if head:
-            found[head] = [line.split(" = ")[0].strip() for line in lines]
-    return found
+    return {head: list(each) for head, each in values(text).items()}
+
+
+def unused(names: list[str]) -> list[str]:
+    """Names of what does not depend on when a mom last spoke."""
+    return [name for name in names if not name.startswith("resources_used")]
 
 
 def values(text: str) -> dict[str, dict[str, str]]:
@@ -64,13 +60,10 @@ def values(text: str) -> dict[str, dict[str, str]]:
 @pytest.mark.parametrize("options", ["-f -t", "-f", "-f -1"])
 def test_qstat_f(running: Bench, options: str) -> None:
     mine = running.good("qstat", *options.split())
-    real = capture(
-        f"running-qstat-{options.replace(' ', '').replace('-', ' ').strip().replace(' ', '-')}.txt"
-    )
+    real = capture(f"running-qstat-{options.removeprefix('-').replace(' ', '')}.txt")
     assert blocks(mine).keys() == blocks(real).keys()
     for head, names in blocks(real).items():
-        used = [name for name in names if not name.startswith("resources_used")]
-        assert [name for name in blocks(mine)[head] if not name.startswith("resources_used")] == used, head
+        assert unused(blocks(mine)[head]) == unused(names), head
         for name, value in values(real)[head].items():
             if name not in _FREE and not name.startswith("resources_used"):
                 assert values(mine)[head][name] == value, (head, name)
@@ -78,15 +71,8 @@ def test_qstat_f(running: Bench, options: str) -> None:
 
 def flat(text: str) -> dict[str, list[tuple[str, str]]]:
     """Job id -> (path, text) of all leaves in order."""
-    found = {}
-    for job in ElementTree.fromstring(text):
-        leaves = []
-        for leaf in job:
-            leaves += [(f"{leaf.tag}.{each.tag}", each.text or "") for each in leaf]
-            if not len(leaf):
-                leaves.append((leaf.tag, leaf.text or ""))
-        found[leaves[0][1]] = [pair for pair in leaves if not pair[0].startswith("resources_used")]
-    return found
+    found = map(leaves_of, ElementTree.fromstring(text))
+    return {each[0][1]: [pair for pair in each if not pair[0].startswith("resources_used")] for each in found}
 
 
 @pytest.mark.parametrize("name", ["f-x", "f-t-x"])
@@ -103,7 +89,7 @@ def test_qstat_xml(running: Bench, name: str) -> None:
 @pytest.mark.parametrize("options", ["", "-t", "-n", "-n -1", "-a", "-G", "-r", "-i", "-e"])
 def test_qstat_tables(running: Bench, options: str) -> None:
     name = "running-qstat" + options.replace(" ", "") + ".txt"
-    real = capture(name.replace("-n-1", "-n-1"))
+    real = capture(name)
     mine = running.good("qstat", *options.split())
     assert [without_use(line) for line in shape(mine)] == [without_use(line) for line in shape(real)]
 
@@ -114,13 +100,7 @@ def without_use(line: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("running-qstat-Q-f-1", "qstat -Q -f -1"),
-        ("running-qstat-Q-f-x", "qstat -Q -f -x"),
-        ("running-qselect-s-Q", "qselect -s Q"),
-        ("running-qselect-s-R", "qselect -s R"),
-    ],
+    ("name", "words"), [("running-qstat-Q-f-1", "qstat -Q -f -1"), ("running-qstat-Q-f-x", "qstat -Q -f -x")]
 )
 def test_queues_and_selections_are_the_same_text(running: Bench, name: str, words: str) -> None:
     real = re.sub(r"mtime = \d+", "mtime = T", capture(f"{name}.txt"))
@@ -133,25 +113,23 @@ def test_idle_tables_are_the_same_text(name: str) -> None:
 
 
 def test_idle_server(running: Bench) -> None:
-    real = capture("idle-qstat-B-f.txt").replace("6.1.3.h5", "6.1.3.h5-emulated").replace("9 1 0", "0 0 0")
-    assert Bench().good("qstat", "-B", "-f") == real
-    real = (
-        capture("running-qstat-B-f-x.txt").replace("6.1.3.h5", "6.1.3.h5-emulated").replace("17 2 1", "0 0 0")
-    )
+    assert Bench().good("qstat", "-B", "-f") == of_server("idle-qstat-B-f", "9 1 0")
     # Job 53 was submitted and gone before that capture.
-    assert running.good("qstat", "-B", "-f", "-x") == real.replace(
-        "next_job_number = 54", "next_job_number = 53"
-    )
+    real = of_server("running-qstat-B-f-x", "17 2 1").replace("next_job_number = 54", "next_job_number = 53")
+    assert running.good("qstat", "-B", "-f", "-x") == real
+
+
+def of_server(name: str, counter: str) -> str:
+    """A capture as a server prints it that is emulated and new."""
+    return capture(f"{name}.txt").replace("6.1.3.h5", "6.1.3.h5-emulated").replace(counter, "0 0 0")
 
 
 def test_print_server_is_the_same_text() -> None:
     assert Bench().good("qmgr", "-c", "print server") == capture("qmgr-print-server.txt")
-    real = capture("qmgr-list-server.txt").replace("6.1.3.h5", "6.1.3.h5-emulated").replace("15 2 1", "0 0 0")
-    assert Bench().good("qmgr", "-c", "list server") == real
-    mine = re.sub("mtime = .*", "", Bench().good("qmgr", "-c", "list queue batch"))
-    assert mine.replace("\tresources_assigned.nodect = 0\n", "") == re.sub(
-        "mtime = .*", "", capture("qmgr-list-queue.txt")
-    ).replace("\tresources_assigned.nodect = 0\n", "")
+    assert Bench().good("qmgr", "-c", "list server") == of_server("qmgr-list-server", "15 2 1")
+    queue = (Bench().good("qmgr", "-c", "list queue batch"), capture("qmgr-list-queue.txt"))
+    mine, real = (re.sub("mtime = .*|\tresources_assigned.nodect = 0\n", "", text) for text in queue)
+    assert mine == real
 
 
 _SEEN = re.compile(
@@ -197,14 +175,8 @@ def test_lists_of_nodes() -> None:
 
 def test_completed_job() -> None:
     bench = Bench(next_job=64)
-    bench.submit(
-        "-l",
-        "nodes=1:ppn=2,walltime=00:01:00",
-        "-N",
-        "burn",
-        "-v",
-        "EMULATED_RUNTIME=8.314668,EMULATED_EXIT=3",
-    )
+    variables = "EMULATED_RUNTIME=8.314668,EMULATED_EXIT=3"
+    bench.submit("-l", "nodes=1:ppn=2,walltime=00:01:00", "-N", "burn", "-v", variables)
     bench.good("qrun", "-H", "node1:ppn=2", "64")
     bench.advance(20)
     names = blocks(capture("completed-qstat-f.txt"))["Job Id: 64.head"]
@@ -248,11 +220,10 @@ def test_old_dialect() -> None:
     bench.good("qrun", "-H", "node2", "20[1].head")
     bench.advance(13)
     mine, real = bench.good("qstat", "-f", "-t"), capture("v42-qstat-f-t.txt")
-    joined = {head: [n for n in names if n != "Join_Path"] for head, names in blocks(real).items()}
-    assert {
-        h: [n for n in ns if not n.startswith(("resources_used", "Join_Path"))]
-        for h, ns in blocks(mine).items()
-    } == joined
+    shown = [
+        {h: [n for n in unused(ns) if n != "Join_Path"] for h, ns in blocks(t).items()} for t in (mine, real)
+    ]
+    assert shown[0] == shown[1]
     assert values(mine)["Job Id: 19.head"]["exec_host"] == "node2/0+node2/1"
     assert values(mine)["Job Id: 19.head"]["exec_port"] == "15003+15003"
     assert shape(bench.good("qstat", "-n", "-1", "-t")) == shape(capture("v42-qstat-n-1.txt"))
@@ -261,46 +232,3 @@ def test_old_dialect() -> None:
     real = capture("v42-qstat-B-f.txt")
     mine = bench.good("qstat", "-B", "-f")
     assert blocks(mine) == blocks(real)
-
-
-# The product's own parsers read all that the emulation prints, and lose nothing.
-
-
-@pytest.fixture(scope="module")
-def bench() -> Bench:
-    made = running_bench()
-    made.advance(60)
-    return made
-
-
-def test_jobs(bench: Bench) -> None:
-    for words in (("-f", "-t", "-x"), ("-f", "-t"), ("-f", "-t", "-1")):
-        parsed = parse_jobs(bench.good("qstat", *words).encode())
-        assert parsed.problems == ()
-        assert [job.id for job in parsed.items][:3] == ["44.head", "45.head", "46.head"]
-        assert len(parsed.items) == 12
-
-
-@pytest.mark.parametrize("words", [("-a",), ("-x",)])
-def test_nodes(bench: Bench, words: tuple[str, ...]) -> None:
-    parsed = parse_pbsnodes(bench.good("pbsnodes", *words).encode())
-    assert parsed.problems == ()
-    assert {node.name: node.slots_used for node in parsed.items} == {
-        "node1": 0,
-        "node2": 4,
-        "node3": 4,
-        "node4": 2,
-    }
-
-
-def test_queues_server_and_configuration(bench: Bench) -> None:
-    assert len(parse_queues(bench.good("qstat", "-Q", "-f", "-1").encode()).items) == 2
-    assert parse_server(bench.good("qstat", "-B", "-f", "-1").encode())
-    assert parse_qmgr(bench.good("qmgr", "-c", "print server"))
-
-
-def test_accounting(bench: Bench) -> None:
-    text = "".join(f"11/20/2026 17:28:51;{line}\n" for _, line in bench.world.records)
-    parsed = parse_accounting(text)
-    assert parsed.problems == ()
-    assert len(parsed.items) == len(bench.world.records) > 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -19,7 +20,7 @@ from torque_sched.emulation.execute import Processes
 from torque_sched.emulation.journal import Journal
 from torque_sched.emulation.model import to_record
 
-NAMES = ("node1", "node2", "node3", "node4")
+NAMES = st.sampled_from(["node1", "node2", "node3", "node4"])
 JOBS = st.integers(44, 60)
 
 
@@ -57,12 +58,7 @@ class Server(RuleBasedStateMachine):
     def submit_dependent(self, number: int, kind: str, status: int) -> None:
         self.ask("qsub", "-W", f"depend={kind}:{number}", "-v", f"EMULATED_EXIT={status}", user="bob")
 
-    @rule(
-        number=JOBS,
-        member=st.sampled_from(["", "[0]", "[2]"]),
-        node=st.sampled_from(NAMES),
-        ppn=st.integers(1, 4),
-    )
+    @rule(number=JOBS, member=st.sampled_from(["", "[0]", "[2]"]), node=NAMES, ppn=st.integers(1, 4))
     def run(self, number: int, member: str, node: str, ppn: int) -> None:
         self.ask("qrun", "-a", "-H", f"{node}:ppn={ppn}", f"{number}{member}")
 
@@ -84,10 +80,7 @@ class Server(RuleBasedStateMachine):
         if word == "suspend" or not self.bench.world.jobs.get(f"{number}.head"):
             self.ask("qsig", "-s", word, str(number))
 
-    @rule(
-        node=st.sampled_from(NAMES),
-        change=st.sampled_from(["mom=stopped", "mom=up", "is_failing=1", "is_failing=0"]),
-    )
+    @rule(node=NAMES, change=st.sampled_from(["mom=stopped", "mom=up", "is_failing=1", "is_failing=0"]))
     def change_node(self, node: str, change: str) -> None:
         self.ask("emulated", "node", node, change)
 
@@ -124,74 +117,47 @@ class Server(RuleBasedStateMachine):
     @invariant()
     def the_journal_gives_back_what_was_there(self) -> None:
         world = self.bench.world
-        copy = self.state.parent / f"{self.state.name}-copy"
-        copy.mkdir()
-        try:
-            for path in self.state.rglob("*"):
-                if path.is_file():
-                    target = copy / path.relative_to(self.state)
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    target.write_bytes(path.read_bytes())
-            (copy / "server_priv" / "accounting").mkdir(parents=True, exist_ok=True)
-            again = Journal(copy).load()
-            for mine, theirs in (
-                (world.jobs, again.jobs),
-                (world.nodes, again.nodes),
-                (world.queues, again.queues),
-            ):
-                there = {key: json.loads(json.dumps(to_record(value))) for key, value in mine.items()}
-                assert {
-                    key: json.loads(json.dumps(to_record(value))) for key, value in theirs.items()
-                } == there
-            assert (again.server, again.next_job) == (world.server, world.next_job)
-            assert again.slots == world.slots
-        finally:
-            for path in sorted(copy.rglob("*"), reverse=True):
-                path.unlink() if path.is_file() else path.rmdir()
-            copy.rmdir()
+        with tempfile.TemporaryDirectory() as copy:
+            shutil.copytree(self.state, copy, dirs_exist_ok=True)
+            again = Journal(Path(copy)).load()
+        for name in ("jobs", "nodes", "queues"):
+            mine, theirs = (
+                {key: json.dumps(to_record(value)) for key, value in getattr(each, name).items()}
+                for each in (world, again)
+            )
+            assert theirs == mine
+        assert (again.server, again.next_job, again.slots) == (world.server, world.next_job, world.slots)
 
 
 TestServer = Server.TestCase
 TestServer.settings = settings(max_examples=examples(20), stateful_step_count=25, deadline=None)
 
 
-def test_a_half_written_line_is_as_if_it_had_not_been(tmp_path: Path) -> None:
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """The state of a server that was killed after it had taken two jobs."""
     (tmp_path / "server_priv" / "accounting").mkdir(parents=True)
-    bench = Bench()
-    journal = Journal(tmp_path)
+    bench, journal = Bench(), Journal(tmp_path)
     journal.compact(bench.world)
-    bench.submit()
-    journal.commit(bench.world)
-    bench.submit()
-    journal.commit(bench.world)
-    path = next(tmp_path.glob("journal.*.jsonl"))
+    for _ in range(2):
+        bench.submit()
+        journal.commit(bench.world)
+    return tmp_path
+
+
+@pytest.mark.parametrize("cut", [1, 30, None])
+def test_a_half_written_line_is_as_if_it_had_not_been(kept: Path, cut: int | None) -> None:
+    path = next(kept.glob("journal.*.jsonl"))
     whole = path.read_bytes()
-    for cut in (1, 30, len(whole) - whole.index(b"\n") - 1):
-        path.write_bytes(whole[:-cut])
-        again = Journal(tmp_path)
-        (tmp_path / "snapshot.json").with_suffix(".kept").write_bytes(
-            (tmp_path / "snapshot.json").read_bytes()
-        )
-        assert list(again.load().jobs) == ["44.head"]
-        (tmp_path / "snapshot.kept").replace(tmp_path / "snapshot.json")
-        for other in tmp_path.glob("journal.*.jsonl"):
-            other.unlink()
+    path.write_bytes(whole[:-cut] if cut else whole[: whole.index(b"\n") + 1])
+    assert list(Journal(kept).load().jobs) == ["44.head"]
 
 
-def test_records_lost_by_a_kill_are_written_again(tmp_path: Path) -> None:
-    folder = tmp_path / "server_priv" / "accounting"
-    folder.mkdir(parents=True)
-    bench = Bench()
-    journal = Journal(tmp_path)
-    journal.compact(bench.world)
-    bench.submit()
-    journal.commit(bench.world)
-    bench.submit()
-    journal.commit(bench.world)
-    path = next(folder.iterdir())
+def test_records_lost_by_a_kill_are_written_again(kept: Path) -> None:
+    path = next((kept / "server_priv" / "accounting").iterdir())
     whole = path.read_text(encoding="utf-8")
     path.write_text(whole[:-7], encoding="utf-8")
-    Journal(tmp_path).load()
+    Journal(kept).load()
     assert path.read_text(encoding="utf-8") == whole
     assert len(whole.splitlines()) == 2
 

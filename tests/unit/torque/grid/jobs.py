@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from torque_sched.core.availability import Availability
-from torque_sched.core.grid.ways import Place
-from torque_sched.sim.workload import TraceJob
+from torque_sched.grid.search import Place
+from torque_sched.model.availability import Availability
+from torque_sched.simulate.workload import TraceJob
 
 
 def job(number: int, submit_s: float, procs: int, run_s: float) -> TraceJob:

@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.papers.grid import run
-from benchmarks.papers.grid.cells import GROUPS, WINDOWS, Cell, cells_of, jobs_between, simulate
-from benchmarks.papers.grid.claims import claim_rows
-from benchmarks.result import Report
+from benchmarks.papers.grid import WINDOWS, Cell, cells_of, claim_rows, jobs_between, simulate
 from torque_sched.errors import ConfigError
 
 #: 26 June 1996, 21:06 UTC, as the CTC log; 1 July 0:00 in its zone is 370,440 s later.
@@ -54,14 +51,6 @@ def test_a_cell_is_json_with_all_figures(tmp_path: Path) -> None:
     assert result["mean_awrt_s"] == pytest.approx(sum(site["awrt_s"] for site in result["sites"]) / 4)
 
 
-def test_a_group_is_eighteen_cells_with_different_keys() -> None:
-    assert [len(cells_of(preset, gain)) for preset, gain in GROUPS] == [18] * 4
-    keys = {
-        cell.key for preset, gain in GROUPS for cell in (*cells_of(preset, gain), *cells_of(preset, gain, 7))
-    }
-    assert len(keys) == 144
-
-
 def _results(awrt_s: dict[str, list[float]], n_split: dict[str, int]) -> dict[str, Any]:
     """Every cell of a mode the same."""
     return {
@@ -89,10 +78,3 @@ def test_claims_are_shares_of_what_holds_and_name_what_does_not() -> None:
     assert rows["G6 over (b)"].value == 0.75
     assert "and 4 more" not in rows["G6 over (b)"].note
     assert "site 4 (+5.6%)" in rows["G6 over (b)"].note
-
-
-def test_without_a_log_it_says_so() -> None:
-    report = Report("grid")
-    run(True, lambda _: None, report, only=("delay", "scale", "experiment"))
-    assert [row.n for row in report.rows] == [0, 0, 0]
-    assert all("--log FILE" in row.note for row in report.rows)

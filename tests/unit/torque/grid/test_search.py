@@ -7,13 +7,11 @@ import math
 import pytest
 
 from tests.unit.torque.grid.jobs import job, table
-from torque_sched.core.grid.formulas import SPLIT_FORMULAS, SplitCost
-from torque_sched.core.grid.model import Mode, Way
-from torque_sched.core.grid.search import fewest_blocks, one_block, split_blocks
 from torque_sched.errors import ConfigError
-from torque_sched.sim.grid.check import problems
-from torque_sched.sim.grid.messages import LinkSettings, simulate_messages
-from torque_sched.sim.grid.simulator import GridSettings, simulate_grid
+from torque_sched.grid.search import Mode, SplitCost, Way, fewest_blocks, one_block, split_blocks
+from torque_sched.grid.simulate.figures import problems
+from torque_sched.grid.simulate.messages import LinkSettings, simulate_messages
+from torque_sched.grid.simulate.simulator import GridSettings, simulate_grid
 
 
 def test_fewest_blocks_takes_the_biggest_clusters() -> None:
@@ -23,22 +21,10 @@ def test_fewest_blocks_takes_the_biggest_clusters() -> None:
     assert fewest_blocks([4, 10, 6], 21) == 0
 
 
-def test_the_common_start_is_asked_for_again_until_it_stays() -> None:
-    # The first is free from 0 to 10 and from 20 on, the second from 10 to 20 and from 30 on.
-    first = table(1, (1, 10, 20))
-    second = table(1, (1, 0, 10), (1, 20, 30))
-    assert [each.earliest(1, 10, 0.0) for each in (first, second)] == [0, 10]
-    assert split_blocks([first, second], 2, 2, 10, 0.0, math.inf) == (30.0, ((0, 1), (1, 1)))
-
-
 def test_an_offer_of_a_moment_ago_is_asked_for_again() -> None:
     # From 0.875 on the second is free, and the first has too little from 1 to 1.25.
     tables = [table(3, (1, 1.0, 1.25)), table(1, (1, 0.0, 0.875))]
     assert split_blocks(tables, 4, 2, 0.25, 0.0, math.inf) == (1.25, ((0, 3), (1, 1)))
-
-
-def test_a_block_that_never_fits_has_no_common_start() -> None:
-    assert split_blocks([table(1), table(1)], 3, 2, 5, 0.0, math.inf) == (math.inf, ())
 
 
 def test_one_block_prefers_the_cluster_with_most_free() -> None:
@@ -46,21 +32,10 @@ def test_one_block_prefers_the_cluster_with_most_free() -> None:
     assert one_block(tables, 2, 10, 0.0, math.inf) == (0.0, 1)
 
 
-def test_one_block_not_by_then() -> None:
-    assert one_block([table(4, (4, 0, 50))], 1, 10, 0.0, 49.0) == (math.inf, -1)
-
-
 def test_a_split_fills_the_biggest_first_and_leaves_no_block_empty() -> None:
     tables = [table(4, (1, 0, 100)), table(4), table(4, (2, 0, 100))]
     assert split_blocks(tables, 6, 2, 10, 0.0, math.inf) == (0.0, ((1, 4), (0, 2)))
     assert split_blocks(tables, 4, 2, 10, 0.0, math.inf) == (0.0, ((1, 4),))
-
-
-def test_a_split_waits_until_enough_is_free_throughout() -> None:
-    # At 0 there are 4 and 2, but the second cluster is full again from 5 to 20.
-    tables = [table(4), table(4, (2, 0, 5), (4, 5, 20))]
-    assert split_blocks(tables, 6, 2, 10, 0.0, math.inf) == (20.0, ((0, 4), (1, 2)))
-    assert split_blocks(tables, 6, 2, 10, 0.0, 19.0) == (math.inf, ())
 
 
 @pytest.mark.parametrize(
@@ -79,26 +54,22 @@ def test_factors_at_p_04(name: str, factors: tuple[float, ...]) -> None:
     assert found == pytest.approx(factors, abs=0.005)
 
 
-def test_only_power_and_harmonic_say_over_70_percent_at_the_number_of_sites() -> None:
-    def says(name: str) -> bool:
-        return 1.7 < SPLIT_FORMULAS[name](4, 0.4) < 1.8
-
-    assert {name for name in SPLIT_FORMULAS if says(name)} == {"power", "harmonic"}
-
-
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("made", "values", "words"),
     [
-        ({"formula": "cubic"}, "known: constant, harmonic, linear, power"),
-        ({"p": -0.1}, "p = -0.1"),
-        ({"p": float("nan")}, "p = nan"),
-        ({"min_gain": -1.0}, "lambda = -1"),
-        ({"max_blocks": 0}, "f = 0"),
+        (SplitCost, {"formula": "cubic"}, "known: constant, harmonic, linear, power"),
+        (SplitCost, {"p": -0.1}, "p = -0.1"),
+        (SplitCost, {"p": float("nan")}, "p = nan"),
+        (SplitCost, {"min_gain": -1.0}, "lambda = -1"),
+        (SplitCost, {"max_blocks": 0}, "f = 0"),
+        (LinkSettings, {"delay_s": 0.0}, "delay"),
+        (LinkSettings, {"delay_s": 0.7}, "delay"),
+        (LinkSettings, {"fan_out": 0}, "."),
     ],
 )
-def test_bad_settings_are_named(values: dict[str, object], words: str) -> None:
+def test_bad_settings_are_named(made: type, values: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        SplitCost(**values)  # type: ignore[arg-type]
+        made(**values)
 
 
 # Both sides of the handshake in the simulator: who is quicker gets it, the other is refused and goes on.
@@ -156,45 +127,21 @@ def test_asking_a_few_sends_fewer_messages() -> None:
     stream = [job(n, 10.0 * n, 4, 500.0) for n in range(1, 20)]
     settings = GridSettings(((4,),) * 6, Mode.SEARCH, LINEAR)
     streams = [stream, *([] for _ in range(5))]
-    everybody = simulate_messages(settings, streams, LINK)
-    two = simulate_messages(settings, streams, LinkSettings(delay_s=0.1, fan_out=2))
-    assert everybody.messages["discover"] == 5 * 18
-    assert two.messages["discover"] == 2 * 18
-    assert len(two.jobs) == len(everybody.jobs) == 19
-    assert (
-        simulate_messages(settings, streams, LinkSettings(delay_s=0.1, fan_out=2)).schedule_hash()
-        == two.schedule_hash()
-    )
+    for link, n_asked in ((LINK, 5), (LinkSettings(delay_s=0.1, fan_out=2), 2)):
+        run = simulate_messages(settings, streams, link)
+        assert (run.messages["discover"], len(run.jobs)) == (n_asked * 18, 19)
+        assert simulate_messages(settings, streams, link).schedule_hash() == run.schedule_hash()
 
 
-def test_what_is_too_wide_is_counted() -> None:
-    settings = GridSettings(((4,), (4,)), Mode.COALLOCATE, LINEAR)
-    run = simulate_messages(settings, [[job(1, 0, 9, 10), job(2, 0, 5, 10)], []], LINK)
-    assert run.too_wide == 1
-    assert [ran.job.number for ran in run.jobs] == [2]
-
-
-@pytest.mark.parametrize("values", [{"delay_s": 0.0}, {"delay_s": 0.7}, {"fan_out": 0}])
-def test_bad_links_are_named(values: dict[str, float]) -> None:
-    with pytest.raises(ConfigError):
-        LinkSettings(**values)  # type: ignore[arg-type]
-
-
-def test_a_clock_a_rounding_error_before_a_submission() -> None:
-    submits_s = [71.7, 222.29999999999998]
-    assert submits_s[0] + (submits_s[1] - submits_s[0]) < submits_s[1]
-    stream = [job(n, submit_s, 1, 0.5) for n, submit_s in enumerate(submits_s)]
-    settings = GridSettings(((4,), (4,)), Mode.SEARCH, LINEAR)
-    run = simulate_messages(settings, [stream, []], LINK)
-    assert problems(run, settings) == []
-    assert [ran.way for ran in run.jobs] == [Way.SINGLE_NOW] * 2
-
-
-def test_a_clock_a_rounding_error_behind_a_submission() -> None:
-    submits_s = [81.6, 416.09999999999997, 416.09999999999997]
-    assert submits_s[0] + (submits_s[1] - submits_s[0]) > submits_s[1]
+@pytest.mark.parametrize(
+    "submits_s",
+    [(71.7, 222.29999999999998), (81.6, 416.09999999999997, 416.09999999999997)],
+    ids=["before", "behind"],
+)
+def test_a_clock_a_rounding_error_off_a_submission(submits_s: tuple[float, ...]) -> None:
+    assert submits_s[0] + (submits_s[1] - submits_s[0]) != submits_s[1]
     stream = [job(n, submit_s, 1, 0.5) for n, submit_s in enumerate(submits_s)]
     settings = GridSettings(((4,), (4,)), Mode.SEARCH, LINEAR)
     for run in (simulate_grid(settings, [stream, []]), simulate_messages(settings, [stream, []], LINK)):
         assert problems(run, settings) == []
-        assert len(run.jobs) == 3
+        assert [ran.way for ran in run.jobs] == [Way.SINGLE_NOW] * len(submits_s)

@@ -3,33 +3,19 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.torque.grid.jobs import job
-from torque_sched.core.grid.formulas import SplitCost
-from torque_sched.core.grid.model import Block, Mode, Plan, Way
 from torque_sched.errors import ConfigError
-from torque_sched.sim.grid.check import problems
-from torque_sched.sim.grid.layout import PRESETS, parse_layout
-from torque_sched.sim.grid.metrics import figures_of
-from torque_sched.sim.grid.outcome import GridRun, Ran
-from torque_sched.sim.grid.simulator import GridSettings, simulate_grid
+from torque_sched.grid.search import Block, Mode, Plan, SplitCost, Way
+from torque_sched.grid.simulate.figures import figures_of, problems
+from torque_sched.grid.simulate.simulator import (
+    PRESETS,
+    GridRun,
+    GridSettings,
+    Ran,
+    parse_layout,
+    simulate_grid,
+)
 
 LINEAR = SplitCost("linear", p=0.5, max_blocks=4, min_gain=1.0)
-
-
-def test_a_week_of_three_modes_by_hand() -> None:
-    # Two sites of one cluster of 4. Both get: at 0 three processors for 100 s, at 1 four for 100 s.
-    stream = [job(1, 0, 3, 100), job(2, 1, 4, 100)]
-    layout = ((4,), (4,))
-
-    def run(mode: Mode) -> list[tuple[int, int, float, float, tuple[int, ...]]]:
-        settings = GridSettings(layout, mode, LINEAR)
-        done = simulate_grid(settings, [stream, stream[:1]])
-        assert problems(done, settings) == []
-        return [(r.home, r.job.number, r.plan.start_s, r.plan.end_s, r.plan.sites) for r in done.jobs]
-
-    alone = [(0, 1, 0, 100, (0,)), (1, 1, 0, 100, (1,))]
-    assert run(Mode.HOME) == [*alone, (0, 2, 100, 200, (0,))]
-    assert run(Mode.SEARCH) == [*alone, (0, 2, 100, 200, (0,))]
-    assert run(Mode.COALLOCATE) == [*alone, (0, 2, 100, 200, (0,))]
 
 
 def test_later_jobs_fill_holes_and_delay_nobody() -> None:

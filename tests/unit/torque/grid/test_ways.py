@@ -3,9 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.torque.grid.jobs import grid, place, table
-from torque_sched.core.grid.formulas import SplitCost
-from torque_sched.core.grid.model import Block, Request, Way
-from torque_sched.core.grid.ways import block_cap, choose, offer
+from torque_sched.grid.search import Block, Place, Request, SplitCost, Way, block_cap, choose, offer
 
 LINEAR = SplitCost("linear", p=0.5, max_blocks=4, min_gain=1.0)
 """Two blocks run 1.5 T, so a split must end more than 0.5 T earlier."""
@@ -16,19 +14,37 @@ def best(request: Request, *sites, cost: SplitCost = LINEAR, is_split: bool = Tr
     return choose(offers, grid(*sites) if is_split else None, request, cost)
 
 
-def test_way_1_one_site_now_comes_first() -> None:
-    plan, way = best(Request(4, 100, 0, 4), place(table(4, (1, 0, 500))), place(table(4), site=1))
-    assert way is Way.SINGLE_NOW
-    assert plan.blocks == (Block(1, 0, 4),)
-    assert (plan.start_s, plan.end_s) == (0, 100)
+HALF_RESERVED = (place(table(4, (4, 0, 10), (2, 10, 500))), place(table(4, (4, 0, 20), (2, 20, 500)), site=1))
 
 
-def test_way_2_several_sites_now_if_that_is_worth_it() -> None:
-    sites = (place(table(4, (2, 0, 101))), place(table(4, (2, 0, 101)), site=1))
-    plan, way = best(Request(4, 100, 0, 4), *sites)
-    assert way is Way.MULTI_NOW
-    assert (plan.start_s, plan.length_s) == (0, 150)
-    assert plan.sites == (0, 1)
+@pytest.mark.parametrize(
+    ("sites", "is_split", "way", "start_s", "parts"),
+    [
+        ((place(table(4, (1, 0, 500))), place(table(4), site=1)), True, Way.SINGLE_NOW, 0, [4]),
+        (
+            (place(table(4, (2, 0, 101))), place(table(4, (2, 0, 101)), site=1)),
+            True,
+            Way.MULTI_NOW,
+            0,
+            [2, 2],
+        ),
+        (HALF_RESERVED, True, Way.MULTI_RESERVED, 20, [2, 2]),
+        (HALF_RESERVED, False, Way.SINGLE_QUEUED, 500, [4]),
+    ],
+    ids=["one site now", "several now, as it is worth it", "several reserved", "no splits over sites"],
+)
+def test_ways_in_their_order(
+    sites: tuple[Place, Place], is_split: bool, way: Way, start_s: float, parts: list[int]
+) -> None:
+    plan, found = best(Request(4, 100, 0, 4), *sites, is_split=is_split)
+    assert (found, plan.start_s, [block.procs for block in plan.blocks]) == (way, start_s, parts)
+    assert plan.length_s == 100 * (1.5 if len(parts) > 1 else 1)
+
+
+def test_what_fits_nowhere_is_not_offered_and_ties_stay_at_home() -> None:
+    assert best(Request(9, 10, 0, 4), place(table(4)), place(table(4), site=1)) is None
+    plan, _ = best(Request(2, 10, 0, 4), place(table(4), site=3), place(table(8), site=1))
+    assert plan.sites == (3,)
 
 
 def test_way_3_waiting_for_one_site_is_better_than_a_split_that_gains_too_little() -> None:
@@ -39,21 +55,6 @@ def test_way_3_waiting_for_one_site_is_better_than_a_split_that_gains_too_little
     assert plan.blocks == (Block(0, 0, 4),)
     # With lambda 0 any earlier end is good enough.
     assert best(Request(4, 100, 0, 4), *sites, cost=SplitCost("linear", 0.5, 4, 0.0))[1] is Way.MULTI_NOW
-
-
-def test_way_4_several_sites_reserved() -> None:
-    sites = (place(table(4, (4, 0, 10), (2, 10, 500))), place(table(4, (4, 0, 20), (2, 20, 500)), site=1))
-    plan, way = best(Request(4, 100, 0, 4), *sites)
-    assert way is Way.MULTI_RESERVED
-    assert plan.start_s == 20
-    assert [block.procs for block in plan.blocks] == [2, 2]
-
-
-def test_without_splits_over_sites_there_are_ways_1_and_3_only() -> None:
-    sites = (place(table(4, (2, 0, 500))), place(table(4, (2, 0, 600)), site=1))
-    plan, way = best(Request(4, 100, 0, 4), *sites, is_split=False)
-    assert way is Way.SINGLE_QUEUED
-    assert plan.start_s == 500
 
 
 def test_a_site_may_split_over_its_own_clusters() -> None:
@@ -80,12 +81,3 @@ def test_no_more_blocks_than_the_cap() -> None:
     plan = offer(clusters, Request(4, 10, 0, 2), cost)
     assert plan is not None
     assert (plan.start_s, len(plan.blocks)) == (50, 1)
-
-
-def test_what_fits_nowhere_is_not_offered() -> None:
-    assert best(Request(9, 10, 0, 4), place(table(4)), place(table(4), site=1)) is None
-
-
-def test_ties_stay_at_home() -> None:
-    plan, _ = best(Request(2, 10, 0, 4), place(table(4), site=3), place(table(8), site=1))
-    assert plan.sites == (3,)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import torque_sched.sampler
-from benchmarks.papers.torque_profiles import profiles
-from benchmarks.papers.torque_profiles.workloads import WORKLOADS, watched
+from benchmarks.papers.torque_profiles import WORKLOADS, profiles, watched
+from tests.fixtures.waiting import until
 from tests.unit.torque.sampler.test_proc import parse_sample
 from torque_sched.sampler.__main__ import main
 from torque_sched.sampler.daemon import file_text, write_atomically
@@ -23,7 +23,9 @@ SCRIPT = Path(torque_sched.sampler.__file__).with_name("varattr.sh")
 
 
 def printed(*arguments: str) -> str:
-    done = subprocess.run(["/bin/sh", str(SCRIPT), *arguments], capture_output=True, text=True, check=False)
+    """Mom waits for it, so it starts no program: without a PATH it works as well."""
+    argv, env = ["/bin/sh", str(SCRIPT), *arguments], {"PATH": "/nowhere"}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -35,9 +37,7 @@ def test_a_sampler_writes_until_it_is_told_to_stop(tmp_path: Path) -> None:
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 120
-        while not path.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(path.exists, "the first sample")
         sample = parse_sample(printed(str(path)))
         assert sample is not None
         assert abs(sample.at_s - time.time()) < 60
@@ -82,15 +82,6 @@ def test_the_script_never_prints_more_than_moms_buffer_holds(tmp_path: Path) -> 
     assert 4000 < len(printed(str(path))) <= 4096
 
 
-def test_the_script_starts_no_program(tmp_path: Path) -> None:
-    """Mom waits for it: without a PATH it must work as well."""
-    path = tmp_path / "sample"
-    path.write_text(file_text(NodeSample(5.0, 1.5, 10.0), uptime_s()), encoding="ascii")
-    argv = ["/bin/sh", str(SCRIPT), str(path)]
-    done = subprocess.run(argv, env={"PATH": "/nowhere"}, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 4, "")
-
-
 def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     path = tmp_path / "sample"
     texts = ["a" * 50_000, "b" * 70_000]
@@ -125,10 +116,8 @@ def test_a_missing_folder_or_a_wrong_interval_is_told(
 def test_the_sampler_needs_nothing_but_the_standard_library() -> None:
     """Nodes carry no click, no pydantic."""
     program = "import sys; sys.path.insert(0, '.'); import torque_sched.sampler.__main__"
-    root = SCRIPT.parents[2]
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program], cwd=root, capture_output=True, text=True, check=False
-    )
+    argv = [sys.executable, "-I", "-S", "-c", program]
+    done = subprocess.run(argv, cwd=SCRIPT.parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -150,10 +139,8 @@ def test_the_committed_profiles_say_what_they_are() -> None:
     assert {each.name for each in measured} <= names
     assert measured
     for each in measured:
-        assert each.n >= 1
         assert 0.2 < each.cpu_cores <= each.ppn * 1.1
-        assert each.mem_bytes > 10e6
-        assert each.gpus == 0
+        assert (each.n >= 1, each.mem_bytes > 10e6, each.gpus) == (True, True, 0)
     # Nobody may take an assumed GPU job for a measured one.
     assert all(each.origin == "synthetic" and "no GPU here" in each.how for each in found if each.gpus)
 

@@ -1,0 +1,147 @@
+"""The command over nodes: a log or a site's own files, under several settings at once."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from torque_sched.commands.simulate import simulate
+
+ROOT = Path(__file__).resolve().parents[4]
+LOG = str(ROOT / "benchmarks" / "traces" / "ctc_1000.swf.gz")
+CAPTURES = ROOT / "tests" / "golden" / "torque"
+IDLE = str(CAPTURES / "idle-pbsnodes-a.txt")
+
+
+def ask(*words: str) -> Result:
+    return CliRunner().invoke(simulate, list(words))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The PBS home of the server whose output tests/golden/torque holds; one line of its nodes is damaged."""
+    place = tmp_path / "torque"
+    (place / "server_priv" / "accounting").mkdir(parents=True)
+    (place / "sched_priv").mkdir()
+    day = place / "server_priv" / "accounting" / "20261120"
+    day.write_bytes((CAPTURES / "accounting-log.txt").read_bytes() + b"11/20/2026 20:00:00;E;900.head\n")
+    nodes = "node1 np=2\nnode2 np=2\nnode3 np=two\nnode4 np=4 gpus=2 gpunode\n"
+    (place / "server_priv" / "nodes").write_text(nodes)
+    (place / "sched_priv" / "torque_sched.yaml").write_text("backfill: none\n")
+    return place
+
+
+def test_last_month_under_two_settings(home: Path, tmp_path: Path) -> None:
+    for name in ("easy", "conservative"):
+        (tmp_path / f"{name}.yaml").write_text(f"backfill: {name}\n")
+    words = (
+        "--home", str(home), "--qmgr", str(CAPTURES / "qmgr-print-server.txt"), "--settings",
+        str(tmp_path / "easy.yaml"), "--settings", str(tmp_path / "conservative.yaml"), "--check",
+        "--json", str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html"),
+    )  # fmt: skip
+    result = ask(*words)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"easy\s+┃\s+conservative", result.output)
+    assert result.output.count("nodes: line 3 is no node (np is no number)") == 1
+    assert result.output.count("900.head") == 1
+    found = json.loads((tmp_path / "a.json").read_text())
+    jobs = found["jobs"]
+    assert jobs["in"] == jobs["simulated"] + sum(jobs["rejected"].values()) + jobs["ignored"]
+    assert {"machine", "cores", "python", "version", "commit"} <= found["machine"].keys()
+    for each in found["policies"].values():
+        assert each["problems"] == []
+        assert each["n_jobs"] + len(each["never_started"]) == jobs["simulated"]
+        assert all("never started" in result.output for _ in each["never_started"])
+    page = (tmp_path / "a.html").read_text()
+    assert page.count("<img ") == 4
+    assert "://" not in page
+    assert ask(*words).exit_code == 0
+    again = json.loads((tmp_path / "a.json").read_text())
+    assert {name: each["schedule_hash"] for name, each in again["policies"].items()} == {
+        name: each["schedule_hash"] for name, each in found["policies"].items()
+    }
+
+
+def test_a_home_alone_is_simulated_under_its_own_settings(home: Path) -> None:
+    result = ask("--home", str(home))
+    assert result.exit_code == 0, result.output
+    assert re.search(r"┃\s+none\s+┃", result.output)
+
+
+def test_the_example_of_the_manual() -> None:
+    manual = (ROOT / "docs" / "torque.md").read_text()
+    words = "--trace benchmarks/traces/ctc_1000.swf.gz --max-jobs 100 --compare aged,easy"
+    assert f"torque-sched simulate {words}" in manual
+    result = ask("--trace", LOG, *words.split()[2:])
+    assert result.exit_code == 0, result.output
+    for line in result.output.splitlines():
+        if line.startswith(("1,000 jobs in", "│ mean wait")):
+            assert line in manual
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--policy", "best"), "no backfill 'best'"),
+        ((), "one workload is needed"),
+        (("--trace", LOG, "--home", "."), "one workload is needed"),
+        (("--counts", "--trace", LOG, "--settings", "a.yaml"), "--counts is for counts of processors"),
+        (("--order", "sjf", "--trace", LOG, "--slots-per-node", "4"), "--slots-per-node for nodes"),
+        (("--counts",), "no log to simulate"),
+        (("--accounting", ".", "--nodes", "none.txt"), "none.txt"),
+        (("--accounting", str(CAPTURES), "--nodes", IDLE), "holds no job that ended"),
+        (("--accounting", str(CAPTURES), "--nodes", IDLE, "--from", "May"), "'May' is no day"),
+        (("--trace", LOG, "--node-memory", "lots"), "lots"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused(words: tuple[str, ...], message: str) -> None:
+    if words[:1] == ("--policy",):
+        words = (*words, "--trace", LOG)
+    result = ask(*words)
+    assert result.exit_code in {1, 2}
+    assert message in result.output
+
+
+def test_options_of_counts_mean_counts_and_say_so() -> None:
+    result = ask("--trace", LOG, "--max-jobs", "50", "--policy", "easy", "--depth", "2")
+    assert result.exit_code == 0, result.output
+    assert "--depth is an option of --counts" in result.output
+    assert "cycles" not in result.output
+
+
+def test_who_may_take_over_a_reservation_is_told_apart(tmp_path: Path) -> None:
+    """A job of a QoS of high priority comes last: by default it waits for the one that came before it."""
+    begin_s = 1_795_200_000
+    record = (
+        "11/20/2026 19:00:00;E;{n}.head;user={user} group=hpc jobname=j queue=batch ctime={came} "
+        "qtime={came} etime={came} start_count=1 start={start} owner={user}@head exec_host=n1/0-3 "
+        "Resource_List.nodes=1:ppn=4 {qos}Resource_List.walltime=00:10:00 session=5 total_execution_slots=4 "
+        "unique_node_count=1 end={end} Exit_status=0 resources_used.walltime=00:10:00\n"
+    )
+    (tmp_path / "server_priv" / "accounting").mkdir(parents=True)
+    lines = [
+        record.format(
+            n=n, user=user, came=begin_s + 10 * n, start=begin_s + 600 * n, end=begin_s + 600 * (n + 1),
+            qos="Resource_List.qos=urgent " if user == "eve" else "",
+        )
+        for n, user in enumerate(("bob", "ann", "eve"), 1)
+    ]  # fmt: skip
+    (tmp_path / "server_priv" / "accounting" / "20261120").write_text("".join(lines))
+    (tmp_path / "server_priv" / "nodes").write_text("n1 np=4\n")
+    words = ["--home", str(tmp_path), "--check", "--json", str(tmp_path / "a.json")]
+    for outrank in ("never", "priority"):
+        (tmp_path / f"{outrank}.yaml").write_text(
+            f"backfill: {{name: conservative, outrank: {outrank}}}\n"
+            "qos: {urgent: {users: [eve], priority: 1}}\n"
+        )
+        words += ["--settings", str(tmp_path / f"{outrank}.yaml")]
+    result = ask(*words)
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "a.json").read_text())["policies"]
+    assert [found[name]["problems"] for name in ("never", "priority")] == [[], []]
+    assert [found[name]["reservations_broken"] for name in ("never", "priority")] == [0, 1]
+    assert found["never"]["schedule_hash"] != found["priority"]["schedule_hash"]

@@ -1,0 +1,1 @@
+"""OpenPBS: its text outputs and its orders."""

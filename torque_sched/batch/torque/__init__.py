@@ -1,0 +1,1 @@
+"""Torque: by its commands, and by its batch protocol."""

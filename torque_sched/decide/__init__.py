@@ -1,0 +1,1 @@
+"""Decision code: frozen snapshot in, one decision per queued job out; nothing touches the world."""

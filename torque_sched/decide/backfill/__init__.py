@@ -1,0 +1,1 @@
+"""The rules of backfilling: who may hold a reservation, whether it improves, and who may go ahead."""

@@ -1,0 +1,351 @@
+"""The account of one node during one cycle: what is free, how busy it is, what is promised of it."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from torque_sched.decide.context import Load
+from torque_sched.decide.needs import ResourceChunk, Shape, Wanted
+from torque_sched.decide.rules import Rates
+from torque_sched.model.cluster import Job, Node
+from torque_sched.model.reasons import Reason
+from torque_sched.model.request import AccessPolicy
+
+
+class Refusal(enum.Enum):
+    """Why a node is no place for a job now, with the words for it; in the order in which they are found."""
+
+    NOT_MATCHING = "other host, property or feature"
+    TOO_SMALL = "too small"
+    UNUSABLE = "down, offline or not reporting"
+    BUSY = "busy"
+    NOTED = "has a note"
+    BACK_OFF = "failed to start jobs lately"
+    JOB_BACK_OFF = "failed to start this job lately"
+    NO_SLOTS = "full"
+    NO_GPUS = "no free GPU"
+    BAD_GPUS = "next GPU is in use by a stray or sick"
+    KEPT_FOR_GPUS = "slots kept for its idle GPUs"
+    NO_MEMORY = "too little memory free"
+    LEARNED_MEMORY = "less memory free than such jobs use"
+    NOT_EMPTY = "not empty"
+    TAKEN_ALONE = "taken by a job or user that wants it alone"
+    RESERVED = "reserved"
+
+    @property
+    def reason(self) -> Reason:
+        """The reason for its owner when this is what keeps a job waiting."""
+        return _REASONS[self]
+
+
+_REASONS = {
+    Refusal.NOT_MATCHING: Reason.NEVER_FITS,
+    Refusal.TOO_SMALL: Reason.NEVER_FITS,
+    Refusal.UNUSABLE: Reason.NODES_UNUSABLE,
+    Refusal.BUSY: Reason.NODES_TOO_LOADED,
+    Refusal.NOTED: Reason.NODES_UNUSABLE,
+    Refusal.BACK_OFF: Reason.NODES_BACK_OFF,
+    Refusal.JOB_BACK_OFF: Reason.NODES_BACK_OFF,
+    Refusal.NO_SLOTS: Reason.NO_FREE_SLOTS,
+    Refusal.NO_GPUS: Reason.NO_FREE_GPUS,
+    Refusal.BAD_GPUS: Reason.NO_FREE_GPUS,
+    Refusal.KEPT_FOR_GPUS: Reason.NO_FREE_SLOTS,
+    Refusal.NO_MEMORY: Reason.NO_FREE_MEMORY,
+    Refusal.LEARNED_MEMORY: Reason.LEARNED_MEMORY,
+    Refusal.NOT_EMPTY: Reason.NO_EMPTY_NODES,
+    Refusal.TAKEN_ALONE: Reason.NO_FREE_SLOTS,
+    Refusal.RESERVED: Reason.RESERVED_FOR_OTHERS,
+}
+
+
+INFINITE = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one job holds of one node."""
+
+    job: Job
+    slots: int
+    gpus: int
+    mem_bytes: int
+    vmem_bytes: int
+
+    @property
+    def with_swap_bytes(self) -> int:
+        """Memory with swap it takes: what is asked of memory is a part of that."""
+        return max(self.mem_bytes, self.vmem_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a job on a node."""
+
+    end_s: float
+    is_known: bool
+    held: Held
+
+
+Ready: TypeAlias = tuple[float, bool]
+"""A time, and whether it is known."""
+
+
+@dataclass(slots=True)
+class NodeEnds:
+    """The ends of the jobs on a node; a node keeps it until one of its jobs changes.
+
+    Attributes:
+        from_s: when they were looked at.
+        until_s: looked at before then, they are the same.
+        ends: soonest first.
+        ready: when the node is ready for a piece; None: not within what is known.
+    """
+
+    from_s: float
+    until_s: float
+    ends: list[End]
+    ready: dict[Wanted, Ready | None] = field(default_factory=dict)
+
+    def is_good(self, now_s: float) -> bool:
+        """Whether they are the same now."""
+        return self.from_s <= now_s < self.until_s or now_s == self.from_s
+
+
+class NodeLedger:
+    """Slots, GPUs and memory left on a node, its load, and why it may be closed.
+
+    During a cycle everything here only shrinks, so what did not fit once does not fit later.
+    """
+
+    __slots__ = (
+        "avail_bytes",
+        "blocked",
+        "capacity",
+        "cpu_cores",
+        "ends",
+        "gpu_mem_bytes",
+        "gpus_busy",
+        "gpus_clean",
+        "gpus_free",
+        "index",
+        "is_closed",
+        "is_taken",
+        "job_users",
+        "kept_per_gpu",
+        "loadave",
+        "mem_bytes",
+        "mem_free_bytes",
+        "most_mem_bytes",
+        "most_vmem_bytes",
+        "n_jobs",
+        "name",
+        "node",
+        "promised_s",
+        "properties",
+        "rates",
+        "reserved",
+        "single_user",
+        "slots",
+        "slots_free",
+        "spare_bytes",
+        "spare_gpus",
+        "spare_slots",
+        "tick",
+        "unknown_is_mean",
+        "version",
+        "vmem_free_bytes",
+        "why",
+    )
+
+    def __init__(self, index: int, node: Node, capacity: Load, rates: Rates) -> None:
+        self.index, self.node, self.name, self.slots = index, node, node.name, node.slots
+        self.properties = frozenset(node.properties)
+        self.capacity, self.rates = capacity, rates
+        #: Load in use: measured, and placed since.
+        self.cpu_cores = self.mem_bytes = self.gpus_busy = self.gpu_mem_bytes = 0.0
+        self.loadave = 0.0
+        self.slots_free = node.slots
+        self.gpus_free = node.gpus
+        #: For each free GPU, lowest index first, whether it may be handed out.
+        self.gpus_clean: list[bool] = []
+        status = node.status
+        #: All there is; infinite while the node reported nothing.
+        self.most_mem_bytes = float((status and status.physmem_bytes) or INFINITE)
+        self.most_vmem_bytes = float((status and status.totmem_bytes) or INFINITE)
+        #: Not yet asked for by jobs here.
+        self.mem_free_bytes, self.vmem_free_bytes = self.most_mem_bytes, self.most_vmem_bytes
+        #: Free with swap by the last report, less what was placed since.
+        free_now = status.availmem_bytes if status is not None else None
+        self.avail_bytes = INFINITE if free_now is None else float(free_now)
+        self.n_jobs = 0
+        self.job_users: set[str] = set()
+        self.is_closed = False
+        self.single_user = ""
+        self.blocked: Refusal | None = None
+        self.why = ""
+        self.kept_per_gpu = 0
+        self.unknown_is_mean = False
+        #: From when on something is promised, and what is left beside the promise then.
+        self.promised_s = INFINITE
+        self.spare_slots = self.spare_gpus = 0
+        self.spare_bytes = 0.0
+        #: Reservations: (start, end, users who may).
+        self.reserved: tuple[tuple[float, float, frozenset[str]], ...] = ()
+        self.tick = 0
+        self.version = 0
+        #: A job was started here in this cycle.
+        self.is_taken = False
+        #: When its jobs end, once somebody asked (`draining`).
+        self.ends: NodeEnds | None = None
+
+    def block(self, refusal: Refusal, why: str) -> None:
+        """Take no job here during this cycle; the first cause stays."""
+        if self.blocked is None:
+            self.blocked, self.why = refusal, why
+
+    def too_small(self, piece: ResourceChunk) -> bool:
+        """Whether the piece could not run here even if the node were idle."""
+        return (
+            piece.slots > self.slots
+            or piece.gpus > self.node.gpus
+            or piece.mem_bytes > self.most_mem_bytes
+            or piece.vmem_bytes > self.most_vmem_bytes
+        )
+
+    def refusal(self, piece: ResourceChunk, shape: Shape) -> Refusal | None:
+        """Why a matching piece does not fit now; None: it does. Time is not looked at."""
+        if self.blocked is not None:
+            return self.blocked
+        if piece.slots > self.slots_free:
+            return Refusal.NO_SLOTS
+        if self.is_closed:
+            return Refusal.TAKEN_ALONE
+        if piece.gpus:
+            if piece.gpus > self.gpus_free:
+                return Refusal.NO_GPUS
+            if not all(self.gpus_clean[: piece.gpus]):
+                return Refusal.BAD_GPUS
+        elif self._keeps_slots(piece, shape):
+            return Refusal.KEPT_FOR_GPUS
+        if piece.mem_bytes or piece.vmem_bytes or piece.learned_bytes:
+            found = self._memory_refusal(piece)
+            if found is not None:
+                return found
+        return self._company_refusal(shape) if shape.empty or shape.access or self.single_user else None
+
+    def _keeps_slots(self, piece: ResourceChunk, shape: Shape) -> bool:
+        idle_gpus = self.gpus_free
+        if not idle_gpus or not self.kept_per_gpu or shape.fit.may_use_kept or shape.wants_gpus:
+            return False
+        return self.slots_free - piece.slots < min(self.kept_per_gpu * idle_gpus, self.slots - 1)
+
+    def _memory_refusal(self, piece: ResourceChunk) -> Refusal | None:
+        # What is not asked for may be overdrawn: others start jobs, too, whatever they ask for.
+        if piece.mem_bytes and piece.mem_bytes > min(self.mem_free_bytes, self.avail_bytes):
+            return Refusal.NO_MEMORY
+        if piece.vmem_bytes and piece.vmem_bytes > min(self.vmem_free_bytes, self.avail_bytes):
+            return Refusal.NO_MEMORY
+        return Refusal.LEARNED_MEMORY if piece.learned_bytes > max(0.0, self.avail_bytes) else None
+
+    def _company_refusal(self, shape: Shape) -> Refusal | None:
+        if shape.empty and self.n_jobs:
+            return Refusal.NOT_EMPTY
+        if self.single_user and self.single_user != shape.user:
+            return Refusal.TAKEN_ALONE
+        if shape.access is AccessPolicy.SINGLE_USER and self.job_users - {shape.user}:
+            return Refusal.NOT_EMPTY
+        if shape.access is AccessPolicy.UNIQUE_USER and shape.user in self.job_users:
+            return Refusal.NOT_EMPTY
+        return None
+
+    def is_kept_at(self, piece: ResourceChunk, now_s: float, until_s: float, user: str) -> bool:
+        """Whether a promise or a reservation keeps the piece away if it runs until ``until_s``."""
+        for start_s, end_s, users in self.reserved:
+            if until_s > start_s and now_s < end_s and user not in users:
+                return True
+        if until_s <= self.promised_s:
+            return False
+        mem_bytes = piece.with_swap_bytes
+        return (
+            piece.slots > self.spare_slots
+            or (piece.gpus > 0 and piece.gpus > self.spare_gpus)
+            or (mem_bytes > 0 and mem_bytes > self.spare_bytes)
+        )
+
+    def expected(self, piece: ResourceChunk) -> Load:
+        """What the piece is expected to add; without history what it asks for, or the node's mean job."""
+        if piece.load is not None:
+            return piece.load
+        if self.unknown_is_mean and self.n_jobs:
+            part = 1.0 / self.n_jobs
+            return Load(
+                self.cpu_cores * part,
+                self.mem_bytes * part,
+                self.gpus_busy * part if piece.gpus else 0.0,
+                self.gpu_mem_bytes * part if piece.gpus else 0.0,
+            )
+        return Load(float(piece.slots), float(piece.mem_bytes), float(piece.gpus), 0.0)
+
+    def add_load(self, load: Load) -> None:
+        """What something placed here uses from now on."""
+        self.cpu_cores += load.cpu_cores
+        self.mem_bytes += load.mem_bytes
+        self.gpus_busy += load.gpus
+        self.gpu_mem_bytes += load.gpu_mem_bytes
+
+    def occupy(self, slots: int, gpus: int) -> None:
+        """Slots and GPUs are a job's now; the server hands out the lowest free GPU."""
+        self.slots_free = max(0, self.slots_free - slots)
+        self.gpus_free = max(0, self.gpus_free - gpus)
+        del self.gpus_clean[:gpus]
+        self.n_jobs += 1
+
+    def commit_memory(self, mem_bytes: float, vmem_bytes: float) -> None:
+        """A job here asked for this."""
+        self.mem_free_bytes -= mem_bytes
+        self.vmem_free_bytes -= max(mem_bytes, vmem_bytes)
+
+    def take(self, piece: ResourceChunk, shape: Shape, user: str, until_s: float) -> None:
+        """The piece starts here now."""
+        self.is_taken, self.ends = True, None
+        load = self.expected(piece)
+        self.occupy(piece.slots, piece.gpus)
+        self.commit_memory(piece.mem_bytes, piece.vmem_bytes)
+        self.avail_bytes -= max(piece.with_swap_bytes, load.mem_bytes)
+        self.add_load(load)
+        self.loadave += piece.slots
+        self.job_users.add(user)
+        if shape.empty:
+            self.is_closed = True
+        elif shape.access is AccessPolicy.SINGLE_USER:
+            self.single_user = user
+        if until_s > self.promised_s:
+            self.spare_slots -= piece.slots
+            self.spare_gpus -= piece.gpus
+            self.spare_bytes -= piece.with_swap_bytes
+
+    def promise(self, start_s: float, spare_slots: int, spare_gpus: int, spare_bytes: float) -> None:
+        """From ``start_s`` on only this much is left beside what is promised to waiting jobs."""
+        if self.promised_s == INFINITE:
+            self.promised_s, self.spare_slots = start_s, spare_slots
+            self.spare_gpus, self.spare_bytes = spare_gpus, spare_bytes
+            return
+        self.promised_s = min(self.promised_s, start_s)
+        self.spare_slots = min(self.spare_slots, spare_slots)
+        self.spare_gpus = min(self.spare_gpus, spare_gpus)
+        self.spare_bytes = min(self.spare_bytes, spare_bytes)
+
+    def forget_promises(self) -> None:
+        """Another cycle begins."""
+        self.promised_s = INFINITE
+        self.spare_slots = self.spare_gpus = 0
+        self.spare_bytes = 0.0
+        self.version = 0
+
+    def keep_out(self, reservations: Iterable[tuple[float, float, frozenset[str]]]) -> None:
+        """Reservations of this node."""
+        self.reserved = (*self.reserved, *reservations)

@@ -1,0 +1,1 @@
+"""Where a job runs best: one rule per module, all answering `decide.search.Placement`."""

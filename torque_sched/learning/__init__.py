@@ -1,8 +1,0 @@
-"""What this scheduler remembers: jobs that ended, what they used, and what was expected of them.
-
-:class:`~torque_sched.learning.history.History` is all the daemon needs.
-"""
-
-from torque_sched.learning.history import History, HistorySettings
-
-__all__ = ["History", "HistorySettings"]

@@ -1,1 +1,0 @@
-"""The scheduling brain: frozen snapshot in, one decision per queued job out; nothing touches the world."""

@@ -1,1 +1,0 @@
-"""Where a job runs best: one rule per module, all answering `policies.base.Placement`."""
