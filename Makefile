@@ -3,8 +3,6 @@ PY = .venv/bin/python
 SYSTEM_PYTHON = $(or $(PYTHON),python3)
 BIN = .venv/bin
 PACKAGES = yarn_accel torque_sched jobs benchmarks
-CAN_COMPILE = command -v cc >/dev/null && $(PY) -c 'import os, sys, sysconfig; \
-	sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
 
 SLOWEST = --durations=20 --durations-min=5
 QUICK := $(empty) and not slow
@@ -15,6 +13,8 @@ APPLICATION = tests/integration/master tests/integration/launch/test_start.py \
 	tests/integration/launch/test_two_applications.py tests/integration/tasks
 
 OF_TORQUE = tests/integration/torque
+# Unit tests that start hardly anything: a lane of their own, as all of them would take as long as two others.
+OF_DECISIONS = tests/unit/core tests/unit/torque
 
 # The images of docker/: from what they are built, and how they are called.
 BASE = debian:bookworm-slim
@@ -25,9 +25,6 @@ ON_DOCKER = $(addprefix tests/integration/,compose testbed jobs master/test_faul
 # What is once compiled is not compiled again by each of the processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-# A copy of this tree whose backfilling policies mypyc has compiled (setup.py); the tree itself runs as it is.
-COMPILED = .compiled
-COPIED = yarn_accel torque_sched benchmarks tests setup.py setup.cfg pyproject.toml README.md
 # A virtual environment of its own for PySpark, which is not part of `make test`.
 SPARK = .venv-spark
 SPARK_PACKAGES = 'pyspark>=3.5,<3.6' 'numpy>=1.26' 'pandas>=2.0' 'pyarrow>=15.0' 'scipy>=1.11'
@@ -36,20 +33,18 @@ CUDA = .venv-cuda
 ON_A_GPU = tests/unit/operations tests/unit/pipeline/workers/test_cuda.py tests/integration/pipeline/test_on_a_gpu.py
 # All that a GPU's node needs beside its driver; not part of `make test`.
 GPU = .venv-gpu
-# Without what another lane's Python writes there meanwhile.
-COPY = tar --exclude=__pycache__ -cf - $(COPIED) | tar -xf - -C $(COMPILED)
 
-.PHONY: help demo test test-all test-unit test-properties test-services test-torque test-daemons test-hadoop test-application test-compiled \
-	test-in-compiled test-spark test-cuda-emulated gpu-test docker-base docker-images test-docker check unit explore integration compiled bench clean install install-dev
+.PHONY: help demo test test-all test-unit test-decisions test-properties test-services test-torque test-hadoop test-application \
+	test-spark test-cuda-emulated gpu-test docker-base docker-images test-docker check unit explore integration bench clean install install-dev
 
 help:
 	@echo "make demo         install what is missing, start a real 4-node Hadoop, run both jobs, write out/demo/report.html"
-	@echo "                  (DOCKER=1: its nodes are containers)"
-	@echo "make test         install what is missing, run the checks and the tests (what CI runs), in six lanes:"
+	@echo "                  (DOCKER=1: its nodes are containers; SECURE=1: with Kerberos, the job without reducers)"
+	@echo "make test         install what is missing, run the checks and the tests (what CI runs), in seven lanes:"
 	@echo "make test-unit    the checks, and the tests inside one process"
 	@echo "make test-properties what holds for all that hypothesis draws, inside one process"
 	@echo "make test-services the tests of the processes of yarn_accel, and of the documentation"
-	@echo "make test-torque  the tests of the processes of torque_sched, and the compiled backfilling policies"
+	@echo "make test-torque  the tests of the processes of torque_sched"
 	@echo "make test-hadoop  the tests of the cluster, of Hadoop's protocols and of jobs on the real Hadoop"
 	@echo "make test-application the tests of the YARN application on the real Hadoop"
 	@echo "make test-spark   PySpark on the real Hadoop; installs PySpark into $(SPARK) first (870 MB)"
@@ -63,7 +58,6 @@ help:
 	@echo "make unit         tests that need no Hadoop (seconds)"
 	@echo "make explore      random examples for the property tests, other ones each time (minutes)"
 	@echo "make integration  tests against the real Hadoop (minutes)"
-	@echo "make compiled     a copy of this tree in $(COMPILED), the backfilling policies compiled to machine code"
 	@echo "make bench        every benchmark, quick form (python -m benchmarks lists them)"
 	@echo "make clean        remove what was built here; the Hadoop jars stay in the cache"
 
@@ -71,25 +65,28 @@ install:
 	@./bootstrap.sh yarn,bench$(if $(DOCKER),$(comma)docker)
 
 install-dev:
-	@./bootstrap.sh yarn,bench,torque,dev,compile,docker
+	@./bootstrap.sh yarn,bench,torque,dev,docker
 
 # What DOCKER=1 lacks is told before anything is installed.
 demo:
 	@$(if $(DOCKER),docker/engine.sh 0 image yarn-accel/node:$(VERSION))
 	@$(LANE) install
-	@$(PY) -m jobs demo$(if $(DOCKER), --mode docker)
+	@$(PY) -m jobs demo$(if $(DOCKER), --mode docker)$(if $(SECURE), --secure)
 
 # Many tests wait, for daemons to start and for heartbeats, so the lanes run beside each other. The lanes on Hadoop
 # wait most: the others take what these leave.
 test: install-dev
-	@$(PY) -m tests.lanes unit='nice -n 5 $(LANE) test-unit' properties='nice -n 5 $(LANE) test-properties' \
+	@$(PY) -m tests.lanes unit='nice -n 5 $(LANE) test-unit' decisions='nice -n 5 $(LANE) test-decisions' properties='nice -n 5 $(LANE) test-properties' \
 		services='nice -n 5 $(LANE) test-services' torque='nice -n 5 $(LANE) test-torque' hadoop='$(LANE) test-hadoop' application='$(LANE) test-application'
 
 test-all:
 	@TEST_EXAMPLES=all $(MAKE) --no-print-directory test QUICK=
 
 test-unit: check
-	@$(PY) -m pytest $(SLOWEST) -m "not hadoop$(QUICK)" tests/test_architecture.py tests/unit
+	@$(PY) -m pytest $(SLOWEST) -m "not hadoop$(QUICK)" tests/test_architecture.py tests/unit $(OF_DECISIONS:%=--ignore=%)
+
+test-decisions: install-dev
+	@$(PY) -m pytest $(SLOWEST) -m "not hadoop$(QUICK)" $(OF_DECISIONS)
 
 test-properties: install-dev
 	@$(PY) -m pytest $(SLOWEST) -m "not hadoop$(QUICK)" tests/property
@@ -97,9 +94,7 @@ test-properties: install-dev
 test-services: install-dev
 	@$(PY) -m pytest $(SLOWEST) -m "not hadoop$(QUICK)" tests/integration --ignore=$(OF_TORQUE)
 
-test-torque: test-daemons test-compiled
-
-test-daemons: install-dev
+test-torque: install-dev
 	@$(PY) -m pytest $(SLOWEST) -m "not hadoop$(QUICK)" $(OF_TORQUE)
 
 test-hadoop: install-dev
@@ -125,20 +120,6 @@ explore: install-dev
 integration: install-dev
 	@$(PY) -m pytest --require hadoop tests/integration
 
-compiled:
-	@test -x $(PY) || ./bootstrap.sh torque,compile
-	@rm -rf $(COMPILED) && mkdir $(COMPILED) && $(COPY)
-	@cd $(COMPILED) && CLUSTER_ACCEL_COMPILED=1 ../$(PY) setup.py -q build_ext --inplace >build.log 2>&1 \
-		|| { tail -n 20 build.log; exit 1; }
-
-test-compiled: install-dev
-	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory test-in-compiled; \
-	else echo "skipped: the compiled form; no C compiler or no Python.h here"; fi
-
-test-in-compiled: compiled
-	@cd $(COMPILED) && ../$(PY) -m pytest $(SLOWEST) tests/unit/torque/backfilling tests/unit/torque/core \
-		tests/unit/torque/sim tests/property/torque/test_live_equals_incremental.py
-
 $(SPARK)/.installed: Makefile
 	@test -x $(SPARK)/bin/python || $(PY) -m venv $(SPARK)
 	@$(SPARK)/bin/python -m pip --disable-pip-version-check install --quiet $(SPARK_PACKAGES)
@@ -146,7 +127,7 @@ $(SPARK)/.installed: Makefile
 
 test-spark: install-dev $(SPARK)/.installed
 	@SPARK_TEST_PYTHON=$(CURDIR)/$(SPARK)/bin/python $(PY) -m pytest $(SLOWEST) --require spark -m spark \
-		tests/integration/spark
+		tests/integration/spark tests/integration/secure
 
 test-cuda-emulated: install-dev
 	@$(PY) -m tests.emulated_cuda -m pytest $(SLOWEST) --require gpu tests/emulated_cuda
@@ -186,4 +167,4 @@ bench:
 	@$(PY) -m benchmarks all --quick
 
 clean:
-	rm -rf .venv $(SPARK) $(CUDA) $(GPU) $(COMPILED) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv $(SPARK) $(CUDA) $(GPU) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

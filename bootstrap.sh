@@ -36,20 +36,21 @@ want_browser() {
     say "going on without Chromium: the tests of the pages in a browser will be skipped"
 }
 python=${PYTHON:-python3}
-needed=""   # nothing works without these
-useful=""   # only the namespace mode needs these
-compiler="" # only the compiled form of the simulator needs these
+needed=""    # nothing works without these
+useful=""    # only the namespace mode needs these
+for_tests="" # only tests need these: a compiler and a KDC
 "$python" -c 'import ensurepip, venv' 2>/dev/null || needed="$needed python3-venv"
 has_java || needed="$needed openjdk-17-jdk-headless"
 command -v mvn >/dev/null 2>&1 || needed="$needed maven"
 PATH="$PATH:/usr/sbin:/sbin"
 command -v ip >/dev/null 2>&1 && command -v tc >/dev/null 2>&1 || useful="$useful iproute2"
-case ",$extras," in *,compile,*)
-    command -v cc >/dev/null 2>&1 || compiler="$compiler gcc libc6-dev"
-    "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
-        compiler="$compiler python3-dev" ;;
+case ",$extras," in *,dev,*)
+    command -v cc >/dev/null 2>&1 || for_tests=" gcc libc6-dev"
+    for pair in krb5kdc:krb5-kdc kadmin.local:krb5-admin-server kinit:krb5-user; do
+        command -v "${pair%:*}" >/dev/null 2>&1 || for_tests="$for_tests ${pair#*:}"
+    done ;;
 esac
-missing="$needed$useful$compiler"
+missing="$needed$useful$for_tests"
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
         say "installing:$missing"
@@ -58,7 +59,7 @@ if [ -n "$missing" ]; then
     else
         say "missing on this machine, install with:  sudo apt-get install -y --no-install-recommends$missing"
         if [ -n "$needed" ]; then exit 3; fi
-        say "going on without$useful$compiler: loopback mode and the uncompiled form need none of it"
+        say "going on without$useful$for_tests: loopback mode needs none of it"
     fi
 fi
 "$python" - <<'PY' || exit 3

@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks import RESULTS, ROOT
-from benchmarks.registry import BENCHMARKS, RECORDINGS, RESUMABLE, TAKES_MODE, draw_result, load
+from benchmarks.registry import BENCHMARKS, RECORDINGS, draw_result, load, takers
 from benchmarks.result import Report, Row, earlier_wall_s
 from benchmarks.stale import shown, verdicts
 from torque_sched.errors import TorqueSchedError
@@ -155,24 +155,14 @@ def _special(name: str, json_file: Path | None, only: Sequence[str], **given: An
     Raises:
         BadParameter: this one does not know an option that is given.
     """
-    owners = {
-        "cores_may_sleep": (("pipeline",), "only `pipeline` keeps them awake"),
-        "resume": (RESUMABLE, "only `yarn_paper`, `grid`, `hdas_live` or `mps_live` with --json resumes"),
-        "mode": (TAKES_MODE, f"only {', '.join(sorted(TAKES_MODE))} start a cluster in a mode"),
-        "rounds": (("yarn_faults",), "only `yarn_faults` has rounds"),
-        "log": (("predictor", "backfill", "grid"), "only `predictor`, `backfill` and `grid` read a log"),
-        "target": (("predictor",), "only `predictor` has targets"),
-        "minutes": (
-            ("gpu", "hdas_live", "mps_live"),
-            "only `gpu`, `hdas_live` and `mps_live` have a time to keep to",
-        ),
-    }
     options: dict[str, Any] = {"only": only} if only else {}
     for key, value in given.items():
-        names, why = owners[key]
         if not value:
             continue
+        names = takers(key)
         if name not in names or (key == "resume" and json_file is None):
+            with_json = ", and with --json" if key == "resume" else ""
+            why = f"only for {', '.join(names)}{with_json}"
             raise click.BadParameter(why, param_hint=f"--{key.replace('_', '-')}")
         options[key] = value
     return options

@@ -117,13 +117,10 @@ def _job_rows(cluster: Cluster, store: Store, n: int, note: str, report: Say) ->
             walls_s.append(result.wall_s)
             waits_s += first_s
             spread |= {task.node for task in result.tasks if task.kind == "MAP"}
+    wall_note, nodes = note or "client wall time", f"over {len(spread)} nodes"
     return [
-        measured(
-            "8-mapper streaming job, overhead", walls_s, "s", goal="<= 18", note=note or "client wall time"
-        ),
-        measured(
-            "container start: attempt to its first line", waits_s, "s", note=f"over {len(spread)} nodes"
-        ),
+        measured("8-mapper streaming job, overhead", walls_s, "s", goal="<= 18", note=wall_note),
+        measured("container start: attempt to its first line", waits_s, "s", note=nodes),
         observed("peak resident memory of the daemons, while jobs ran", peak.rss_bytes / GIB, "GiB"),
     ]
 
@@ -132,9 +129,8 @@ def _rate(sizes: Sequence[tuple[int, int]], once: Callable[[str, int], float], w
     rows = []
     for n_bytes, n in sizes:
         rates = [n_bytes / 1e6 / once(f"{what}-{n_bytes}-{at}".replace(" ", "-"), n_bytes) for at in range(n)]
-        rows.append(
-            measured(f"HDFS {what} {n_bytes // MIB} MiB", rates, "MB/s", note="replication 2, one client")
-        )
+        note = "replication 2, one client"
+        rows.append(measured(f"HDFS {what} {n_bytes // MIB} MiB", rates, "MB/s", note=note))
     return rows
 
 

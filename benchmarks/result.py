@@ -9,7 +9,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -156,9 +156,10 @@ class Report:
     started_at: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Take rows, and write all there are: a run of many minutes may end at any of them."""
-        self.rows.extend(rows)
-        self.save()
+        """Take rows as they come, and write all there are each time: a long run may end at any of them."""
+        for row in rows:
+            self.rows.append(row)
+            self.save()
 
     def end(self, state: str) -> None:
         """The run is over, in this way."""
@@ -184,6 +185,12 @@ class Report:
             **({"series": self.series} if self.series else {}),
         }
         write_atomic(path, json.dumps(document, indent=1) + "\n")
+
+
+def draw_all(report: Report, stem: str, paints: Mapping[str, Callable[[Report, str], bool]]) -> list[str]:
+    """Draw ``STEM-NAME.png`` for each name; returns the files that the report had figures for."""
+    files = {name: f"{stem}-{name}.png" for name in paints}
+    return [files[name] for name, paint in paints.items() if paint(report, files[name])]
 
 
 def earlier_wall_s(path: Path) -> float:

@@ -12,13 +12,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import json
-import os
 import random
 import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -29,12 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import ROOT
+from benchmarks.pipeline.setting import OwnServer
 from benchmarks.result import Report, Row, observed
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.calls import Call, Reply, Tensor
 from yarn_accel.client.client import Client
-from yarn_accel.errors import AccelError, JobError
+from yarn_accel.errors import AccelError
 from yarn_accel.testbed.processes import memory_of
 from yarn_accel.wire import ClientConnection, Request, TensorSpec
 from yarn_accel.wire.credential import Credential, issue
@@ -66,8 +62,21 @@ _TEXT = {
 }
 
 
-#: How long the processes of the server may take to be there.
-_SETTLING_S = 120.0
+#: Tenant and its weight.
+TENANTS = {"alice": 1.0, "bob": 2.0, "carol": 4.0}
+_SETTINGS: Mapping[str, Any] = {
+    "name": "soak",
+    "checksums": ["xxh3", "crc32c", "crc32"],
+    "extra_operations": [],
+    "pool_bytes": _POOL_BYTES,
+    "queue_bytes": _POOL_BYTES // 2,
+    "max_request_bytes": 64 * _MIB,
+    "max_shared_memory_bytes": 32 * _MIB,
+    "calibrate": True,
+    "log_level": "ERROR",
+    "tenants": {name: {"weight": weight} for name, weight in TENANTS.items()},
+}
+"""Of the server; but for the sizes those of a site."""
 
 
 @dataclass(frozen=True)
@@ -107,15 +116,19 @@ def run(quick: bool, say: Callable[[str], None], report: Report) -> None:
     duration_s, every_s = (60.0, 1.0) if quick else (1800.0, 5.0)
     series = Series([], {name: [] for name in (*_TEXT, "load", "requests")})
     report.series = {"at_s": series.at_s, "values": series.values}  # the lists themselves: they will grow
-    with tempfile.TemporaryDirectory(prefix="soak-") as folder, _server(Path(folder)) as (server, master):
-        endpoint = _endpoint(Path(folder))
+    with (
+        tempfile.TemporaryDirectory(prefix="soak-") as folder,
+        OwnServer(Path(folder), **_SETTINGS) as server,
+    ):
+        address = server.address
+        master = bytes.fromhex(Path(address["secret"]).read_text(encoding="utf-8"))
+        endpoint = Endpoint("soak", "127.0.0.1", address["port"], address["unix"], "here")
         crowd = Crowd(endpoint, master, _N_CLIENTS, pace := Pace(_FIRST_CALLS_PER_S))
         last: dict[str, Any] = {}
         try:
             with Client(endpoint, issue(master, "operator", int(time.time()) + 7200, "soak")) as client:
-                _settle(client)
                 crowd.start()
-                for stats in _Watch(server.pid, client, pace).over(duration_s, every_s, series):
+                for stats in _Watch(server.process.pid, client, pace).over(duration_s, every_s, series):
                     last.update(stats)
                     if len(series.at_s) % _TELL_EVERY == 0:
                         say(_line(series))
@@ -126,58 +139,6 @@ def run(quick: bool, say: Callable[[str], None], report: Report) -> None:
                 growths = {name: growth(*series.after_warm_up(name)) for name in _TEXT}
                 report.series["growth_after_warm_up"] = growths
                 report.add(_rows(series, last, crowd.tally.counts))
-
-
-@contextlib.contextmanager
-def _server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], bytes]]:
-    """A server process of its own, ready."""
-    master = os.urandom(32)
-    secret = folder / "secret"
-    secret.touch(mode=0o600)
-    secret.write_text(master.hex())
-    settings: dict[str, Any] = {
-        "name": "soak",
-        "master_secret_file": str(secret),
-        "state_file": str(folder / "state.json"),
-        "unix_path": str(folder / "socket"),
-        "pool_bytes": _POOL_BYTES,
-        "queue_bytes": _POOL_BYTES // 2,
-        "max_request_bytes": 64 * _MIB,
-        "max_shared_memory_bytes": 32 * _MIB,
-        "calibration_file": str(folder / "weights.json"),
-        "log_level": "ERROR",
-        "tenants": {name: {"weight": weight} for name, weight in TENANTS.items()},
-    }
-    (folder / "config.json").write_text(json.dumps(settings))  # JSON is YAML
-    argv = [sys.executable, "-m", "yarn_accel", "pipeline", "serve", "--config", str(folder / "config.json")]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
-    try:
-        assert process.stdout is not None
-        if "ready" not in process.stdout.readline():
-            raise JobError(f"the server did not start: {(folder / 'log').read_text()[-500:]}")
-        yield process, master
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _endpoint(folder: Path) -> Endpoint:
-    state = json.loads((folder / "state.json").read_text())
-    return Endpoint("soak", state["host"], state["port"], str(folder / "socket"), "here")
-
-
-def _settle(client: Client) -> None:
-    """Wait for the standby: it is counted from when it is ready, and under load that takes it minutes."""
-    until_s = time.monotonic() + _SETTLING_S
-    while not any(worker["state"] == "standby" for worker in client.stats()["workers"]):
-        if time.monotonic() > until_s:
-            raise JobError(f"no standby worker was ready within {_SETTLING_S:.0f} s")
-        time.sleep(0.1)
 
 
 class _Watch:
@@ -255,21 +216,17 @@ def _line(series: Series) -> str:
 def _rows(series: Series, last: Mapping[str, Any], counts: Mapping[str, int]) -> list[Row]:
     note = f"{_N_CLIENTS} clients, {series.at_s[-1] / 60:.1f} min"
     load = series.after_warm_up("load")[1]
-    rows = [
+    peak_mib = last["pool"]["peak_bytes"] / _MIB
+    return [
         observed("requests received by the server", last["requests"], "requests", note=note),
         observed("busy share of the workers, mean after warm-up", statistics.fmean(load), "share"),
         observed("wrong answers", counts.get("wrong answers", 0), "answers", goal="<= 0"),
         observed("clients that came", counts.get("clients that came", 0), "clients"),
         observed("of them died mid-frame", counts.get("clients that died mid-frame", 0), "clients"),
+        *(_judged(name, series) for name in _TEXT),
+        observed("pool, most ever", peak_mib, "MiB", goal=f"<= {_POOL_BYTES // _MIB}"),
+        *(observed(name, n, "times") for name, n in sorted(counts.items()) if ":" in name),
     ]
-    rows += [_judged(name, series) for name in _TEXT]
-    rows.append(
-        observed(
-            "pool, most ever", last["pool"]["peak_bytes"] / _MIB, "MiB", goal=f"<= {_POOL_BYTES // _MIB}"
-        )
-    )
-    others = {name: n for name, n in counts.items() if ":" in name}
-    return rows + [observed(name, n, "times") for name, n in sorted(others.items())]
 
 
 def _judged(name: str, series: Series) -> Row:
@@ -277,16 +234,12 @@ def _judged(name: str, series: Series) -> Row:
     scale, unit = (_MIB, "MiB") if name.endswith("_bytes") else (1, "")
     allowed = max(_NOISE[name], statistics.fmean(values) / 50)
     is_short = at_s[-1] < _LEAST_S
-    verdict = (
-        "too short to judge" if is_short else "flat" if is_flat(at_s, values, _NOISE[name]) else "NOT flat"
-    )
-    return observed(
-        f"{_TEXT[name]}: growth after warm-up",
-        growth(at_s, values) / scale,
-        unit,
-        goal="" if is_short else f"<= {allowed / scale:.1f}",
-        note=f"{verdict}; {min(values) / scale:.0f} .. {max(values) / scale:.0f} {unit}".strip(),
-    )
+    is_flat_now = "flat" if is_flat(at_s, values, _NOISE[name]) else "NOT flat"
+    verdict = "too short to judge" if is_short else is_flat_now
+    goal = "" if is_short else f"<= {allowed / scale:.1f}"
+    note = f"{verdict}; {min(values) / scale:.0f} .. {max(values) / scale:.0f} {unit}".strip()
+    what = f"{_TEXT[name]}: growth after warm-up"
+    return observed(what, growth(at_s, values) / scale, unit, goal=goal, note=note)
 
 
 def draw(report: Report, stem: str) -> list[str]:
@@ -316,8 +269,6 @@ def draw(report: Report, stem: str) -> list[str]:
 
 # ---- the load: clients that come, ask for this and that at a steady pace, and go; some die
 
-#: Tenant and its weight.
-TENANTS = {"alice": 1.0, "bob": 2.0, "carol": 4.0}
 _CREDENTIAL_S = 7200
 _MEAN_LIFE_S = 8.0
 _DIES_MID_FRAME = 0.15
@@ -453,21 +404,21 @@ def _some_call(rng: random.Random) -> tuple[Call, Any]:
     numbers = np.random.default_rng(rng.getrandbits(32))
     if operation == "echo":
         data = np.frombuffer(rng.randbytes(4096) * -(-rng.choice(_ECHO_BYTES) // 4096), "u1")
-        return Call(key, "echo", {}, (Tensor.of(data),)), lambda reply: _same(_first(reply), data)
+        return _asked(key, "echo", {}, data), lambda reply: bool(np.array_equal(_first(reply), data))
     if operation == "kmeans":
         points = numbers.standard_normal((500, 8))
-        return Call(key, "kmeans", {"k": 4, "seed": 1}, (Tensor.of(points),)), lambda reply: bool(
-            reply.tensors
-        )
+        return _asked(key, "kmeans", {"k": 4, "seed": 1}, points), lambda reply: bool(reply.tensors)
     n = rng.choice(_ORDERS)
     a = np.asfortranarray(numbers.standard_normal((n, n)))
     if operation == "cholesky":
         a = np.asfortranarray(a @ a.T + n * np.eye(n))
     if operation == "gemm":
-        return Call(key, "gemm", {}, (Tensor.of(a), Tensor.of(a))), lambda reply: _near(
-            _first(reply), a @ a, n
-        )
-    return Call(key, operation, {}, (Tensor.of(a),)), lambda reply: _is_factored(operation, reply, a, n)
+        return _asked(key, "gemm", {}, a, a), lambda reply: _near(_first(reply), a @ a, n)
+    return _asked(key, operation, {}, a), lambda reply: _is_factored(operation, reply, a, n)
+
+
+def _asked(key: str, operation: str, params: Mapping[str, Any], *arrays: Any) -> Call:
+    return Call(key, operation, params, tuple(map(Tensor.of, arrays)))
 
 
 def _is_factored(operation: str, reply: Reply, a: Any, n: int) -> bool:
@@ -481,10 +432,6 @@ def _is_factored(operation: str, reply: Reply, a: Any, n: int) -> bool:
 
 def _first(reply: Reply) -> Any:
     return next(iter(reply.tensors.values())).array()
-
-
-def _same(found: Any, expected: Any) -> bool:
-    return bool(np.array_equal(found, expected))
 
 
 def _near(found: Any, expected: Any, n: int) -> bool:

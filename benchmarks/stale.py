@@ -19,7 +19,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.registry import NEEDS, RECORDINGS, SUBJECTS, needs_of
+from benchmarks.registry import RECORDINGS, SUBJECTS, needs_of
 from yarn_accel.errors import ConfigError
 
 _UNCOMMITTED = "+uncommitted"
@@ -71,7 +71,7 @@ def verdict_of(root: Path, path: Path) -> Verdict:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path.name} is no result of a benchmark: {error!r}") from None
     why = _why_stale(root, name, commit) or _why_no_result(result)
-    needs = NEEDS.get(path.stem, NEEDS.get(name, ""))
+    needs = needs_of(path.stem, name)
     cure = RECORDINGS[path.stem].command(path.stem) if why and path.stem in RECORDINGS else ""
     return Verdict(path.name, name, commit, started_at[:10], why, needs, cure)
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks import RESULTS, ROOT
-from benchmarks.papers.hdas_live.late import MODES
+from benchmarks.papers.hdas_live.runs import MODES
 
 _PAGE = ROOT / "docs" / "benchmarks.md"
 _SIZES = ("64 KiB", "1 MiB", "8 MiB", "50 MiB")

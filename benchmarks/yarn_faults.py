@@ -22,7 +22,7 @@ from benchmarks.result import Report, Row, measured, not_measured, observed
 from tests.fixtures.yarn_site import Site, SiteOptions, site_up
 from tests.fixtures.yarn_site.faults import ANSWER, DETECTED, FAULTS, PUBLISHED, REPLACED
 from tests.fixtures.yarn_site.job import Batch, Compared, Result, compare
-from tests.fixtures.yarn_site.performing import Performed, perform, why_not
+from tests.fixtures.yarn_site.performing import Performed, Struck, perform, why_not
 
 SECTIONS = tuple(FAULTS)
 Say = Callable[[str], None]
@@ -36,17 +36,16 @@ _ROUNDS = 2
 
 @dataclass
 class _Account:
-    """What was seen of one fault in all rounds."""
+    """What was seen of one fault in all rounds, and in those without a job: seconds by consequence.
 
+    Attributes:
+        n_by_joined: records by the server that joined, of each round.
+    """
+
+    rounds: list[tuple[Struck, Result, Compared]] = field(default_factory=list)
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    whole_s: list[float] = field(default_factory=list)
-    gaps_s: list[float] = field(default_factory=list)
-    n_failed: list[float] = field(default_factory=list)
-    n_resubmitted: list[float] = field(default_factory=list)
-    jobs_s: list[float] = field(default_factory=list)
-    n_by_joined: list[float] = field(default_factory=list)
-    compared: list[Compared] = field(default_factory=list)
     idle: dict[str, list[float]] = field(default_factory=dict)
+    n_by_joined: list[float] = field(default_factory=list)
 
     def add_idle(self, performed: Performed) -> None:
         """Take one round without a job."""
@@ -58,12 +57,12 @@ class _Account:
         (struck,), (result,) = performed.struck, performed.results
         for what, value in struck.seconds.items():
             self.seconds.setdefault(what, []).append(value)
-        self.whole_s.append(struck.whole_s)
-        self.gaps_s.append(struck.gap_s)
-        self.n_failed.append(struck.n_failed)
-        self.n_resubmitted.append(result.counters.get("resubmitted", 0))
-        self.jobs_s.append(result.wall_s)
-        self.compared.append(compared)
+        self.rounds.append((struck, result, compared))
+
+    @property
+    def compared(self) -> list[Compared]:
+        """Of each round."""
+        return [compared for _, _, compared in self.rounds]
 
 
 def run(quick: bool, say: Say, report: Report, only: Sequence[str] = (), rounds: int = 0) -> None:
@@ -128,7 +127,7 @@ def _rows(
         walls_s = [result.wall_s for result in undisturbed]
         rows.append(measured("undisturbed job", walls_s, "s", note=f"{n_records} records, 4 mappers"))
     for name, account in accounts.items():
-        if account.compared:
+        if account.rounds:
             rows += _fault_rows(name, account, undisturbed)
         else:
             rows.append(not_measured(name, reasons.get(name) or "the run ended before"))
@@ -150,54 +149,53 @@ def _fault_rows(name: str, account: _Account, undisturbed: Sequence[Result]) -> 
         for some in [account.n_by_joined]
         if some
     ]
-    n_wrong = sum(len(each.changed) + len(each.strange) for each in account.compared)
+    struck = [each for each, _, _ in account.rounds]
+    results = [each for _, each, _ in account.rounds]
+    resubmitted = [result.counters.get("resubmitted", 0) for result in results]
+    over = [result.wall_s / base_s for result in results]
+    still = "its mappers stand still meanwhile, then the old server is drained" if name == "join" else ""
     return [
         *rows,
         *joined,
-        measured(f"{name}: until the site is whole", account.whole_s, "s", note="after it was made good"),
-        measured(f"{name}: longest gap between answers", account.gaps_s, "s", note="of a mapper that calls"),
-        measured(f"{name}: calls of watching mappers that failed", account.n_failed, ""),
-        measured(f"{name}: requests of the job resubmitted", account.n_resubmitted, ""),
         measured(
-            f"{name}: job time over undisturbed",
-            [wall_s / base_s for wall_s in account.jobs_s],
-            "x",
-            note="its mappers stand still meanwhile, then the old server is drained"
-            if name == "join"
-            else "",
+            f"{name}: until the site is whole", [each.whole_s for each in struck], "s",
+            note="after it was made good",
         ),
-        observed(f"{name}: records lost", sum(len(each.lost) for each in account.compared), "", goal="<= 0"),
-        observed(
-            f"{name}: records doubled", sum(len(each.doubled) for each in account.compared), "", goal="<= 0"
+        measured(
+            f"{name}: longest gap between answers", [each.gap_s for each in struck], "s",
+            note="of a mapper that calls",
         ),
-        observed(f"{name}: records changed or strange", n_wrong, "", goal="<= 0"),
-    ]
+        measured(f"{name}: calls of watching mappers that failed", [each.n_failed for each in struck], ""),
+        measured(f"{name}: requests of the job resubmitted", resubmitted, ""),
+        measured(f"{name}: job time over undisturbed", over, "x", note=still),
+        *(
+            observed(f"{name}: records {what}", sum(map(count, account.compared)), "", goal="<= 0")
+            for what, count in (
+                ("lost", lambda each: len(each.lost)),
+                ("doubled", lambda each: len(each.doubled)),
+                ("changed or strange", lambda each: len(each.changed) + len(each.strange)),
+            )
+        ),
+    ]  # fmt: skip
 
 
 def _table(accounts: Mapping[str, _Account], undisturbed: Sequence[Result]) -> Table:
     """One line a fault: medians are in the rows, here are the worst."""
     base_s = sum(result.wall_s for result in undisturbed) / max(len(undisturbed), 1)
-    headings = (
-        "fault",
-        "n",
-        "detected",
-        "next answer",
-        "published",
-        "replaced",
-        "resubmitted",
-        "job",
-        "records",
-    )
     table = Table(title=f"the worst of each, seconds; undisturbed, the job takes {base_s:.1f} s")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("fault", "records") else "right")
+    table.add_column("fault")
+    for heading in ("n", "detected", "next answer", "published", "replaced", "resubmitted", "job"):
+        table.add_column(heading, justify="right")
+    table.add_column("records")
     for name, account in accounts.items():
-        if account.compared:
+        if account.rounds:
             times = [_worst(name, account, what) for what in (DETECTED, ANSWER, PUBLISHED, REPLACED)]
-            n_resubmitted = f"{max(account.n_resubmitted):.0f}"
+            results = [result for _, result, _ in account.rounds]
+            n_resubmitted = max(result.counters.get("resubmitted", 0) for result in results)
+            job_s = max(result.wall_s for result in results)
             words = max((each.words() for each in account.compared), key=len)
-            n = str(len(account.compared))
-            table.add_row(FAULTS[name].title, n, *times, n_resubmitted, f"{max(account.jobs_s):.1f}", words)
+            n = str(len(results))
+            table.add_row(FAULTS[name].title, n, *times, str(n_resubmitted), f"{job_s:.1f}", words)
     return table
 
 

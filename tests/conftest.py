@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import hashlib
+import inspect
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +22,7 @@ from hypothesis import HealthCheck, settings
 from tests.examples import examples
 from tests.fixtures import fake_nvml
 from tests.fixtures.cluster_mode import MODE_VARIABLE
+from tests.fixtures.kdc import NO_KERBEROS
 
 # The same tree gets the same examples each time; `make explore` looks for new ones.
 COMMON = {
@@ -55,6 +59,17 @@ NO_BROWSER = "there is no Chromium on this machine"
 """Stays a skip: nobody needs a browser to have his cluster tested."""
 
 
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A folder that every user of the machine may enter.
+
+    `tmp_path` lies below a folder that every pytest closes to other users when it starts.
+    """
+    with tempfile.TemporaryDirectory(prefix="tests-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require",
@@ -82,11 +97,27 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     report = yield
     required = set(item.config.getoption("--require"))
     markers = {mark.name for mark in item.iter_markers()}
-    is_allowed = any(reason in str(report.longrepr) for reason in (NEEDS_ROOT, NO_BROWSER))
+    is_allowed = any(reason in str(report.longrepr) for reason in (NEEDS_ROOT, NO_BROWSER, NO_KERBEROS))
     if report.skipped and required & markers and not is_allowed:
         report.outcome = "failed"
         report.longrepr = f"required, yet skipped: {report.longrepr}"
     return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a coroutine in the test's fixture ``loop``, else in an event loop of its own, in bounded time."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    ended = asyncio.wait_for(pyfuncitem.obj(**arguments), 600)
+    loop = pyfuncitem.funcargs.get("loop")
+    if loop is not None:
+        loop.run_until_complete(ended)
+    else:
+        asyncio.run(ended)
+    gc.collect()  # An unclosed socket would warn, and a warning is an error.
+    return True
 
 
 def pytest_collection_finish() -> None:
@@ -104,6 +135,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
+def small_heap() -> Iterator[None]:
+    """Leave what outlives a module, such as reports of its tests, out of later searches for garbage."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
 def table_of_operations() -> Iterator[None]:
     """Operations that a module loads into the table are gone after it."""
     from yarn_accel.operations import registry
@@ -112,6 +151,19 @@ def table_of_operations() -> Iterator[None]:
     yield
     registry._table.clear()
     registry._table.update(before)
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``cert.pem``, self-signed for 127.0.0.1, and its ``key.pem``."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl on this machine")
+    folder = tmp_path_factory.mktemp("tls")
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=127.0.0.1"
+    words += " -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
+    subprocess.run([openssl, *words.split()], cwd=folder, check=True, capture_output=True, timeout=300)
+    return folder
 
 
 @pytest.fixture(scope="session")

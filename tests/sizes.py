@@ -18,6 +18,11 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 
+TORQUE_PACKAGES = (
+    *("model", "decide", "learn", "batch", "daemon"),
+    *("report", "commands", "simulate", "grid", "emulation"),
+)
+
 PARTS = {
     "pipeline server, request machine": ("yarn_accel/pipeline", "yarn_accel/core/requests"),
     "application master, binding, agent": (
@@ -38,7 +43,8 @@ PARTS = {
     "simulation": ("yarn_accel/sim",),
     "report": ("yarn_accel/report",),
     "yarn_accel: the rest": ("yarn_accel",),
-    "torque_sched": ("torque_sched",),
+    **{f"torque_sched: {package}": (f"torque_sched/{package}",) for package in TORQUE_PACKAGES},
+    "torque_sched: the rest": ("torque_sched",),
     "jobs": ("jobs",),
     "benchmarks: papers": ("benchmarks/papers",),
     "benchmarks: the product": ("benchmarks",),
@@ -119,10 +125,10 @@ def main() -> None:
         json.dump({part: size._asdict() for part, size in sizes.items()}, sys.stdout, indent=2)
         return
     print(f"{'part':36}{'code':>8}{'modules':>9}{'classes':>9}{'functions':>11}")
-    product = sum(
-        (size for part, size in sizes.items() if PARTS[part][0].startswith("yarn_accel")), Size(0, 0, 0, 0)
-    )
-    for part, size in [*sizes.items(), ("yarn_accel together", product)]:
+    for package in ("yarn_accel", "torque_sched"):
+        parts = [sizes[part] for part, starts in PARTS.items() if starts[0].startswith(package)]
+        sizes[f"{package} together"] = sum(parts, Size(0, 0, 0, 0))
+    for part, size in sizes.items():
         print(f"{part:36}{size.code:8,}{size.modules:9,}{size.classes:9,}{size.functions:11,}")
 
 

@@ -20,45 +20,21 @@ SMALL_MODULE_LINES = 80
 REASONS: dict[str, str] = {
     "benchmarks/gpu/pictures.py": "imports matplotlib, which a GPU's node may do without",
     "jobs/cli.py": "imports click and rich; where they are missing, `python -m jobs` says so in one line",
-    "torque_sched/parse/qmgr.py": "a grammar of its own: the others read what qstat and pbsnodes print",
 }
 """A module below 80 lines that one other imports -> why it stands alone."""
 
 MOST_SLIVERS: dict[str, int] = {
-    "torque_sched/adapters": 1,
-    "torque_sched/daemon": 5,
-    "torque_sched/emulation": 1,
-    "torque_sched/learning": 1,
-    "torque_sched/parse": 2,
-    "torque_sched/policies": 1,
-    "torque_sched/policies/backfilling": 4,
-    "torque_sched/policies/predict": 2,
-    "torque_sched/report": 2,
-    "torque_sched/sim": 2,
-    "torque_sched/site": 4,
-    "yarn_accel/core/dags/live": 2,
-    "yarn_accel/core/dags/policies": 5,
-    "yarn_accel/core/tasks/late_binding": 1,
-    "yarn_accel/core/tasks/policies": 2,
-    "yarn_accel/core/tasks/service": 3,
-    "yarn_accel/tasks": 3,
-    "yarn_accel/worker": 2,
+    "torque_sched/learn": 1,
 }
 """Folder -> how many more it may have; only what waits for its redesign stands here."""
 
 EDGES: dict[str, str] = {
     "yarn_accel/core/dags/timeline.py:Planned": "not yet judged",
-    "yarn_accel/core/tasks/commands.py:PlanningPolicy": "not yet judged",
     "yarn_accel/formats/array_file.py:ByteSource": "adapters open files in HDFS or on a disk",
     "yarn_accel/pipeline/http.py:_Connection": "asyncio's base class of a connection, no Protocol of types",
     "yarn_accel/tasks/service_link.py:ServiceLink": "not yet judged",
-    "torque_sched/core/grid/model.py:FreeTable": "not yet judged",
-    "torque_sched/daemon/cycle.py:Brain": "not yet judged",
-    "torque_sched/policies/backfilling/order.py:Order": "not yet judged",
-    "torque_sched/policies/base.py:Keeper": "not yet judged",
-    "torque_sched/site/gate.py:_Guarded": "not yet judged",
-    "torque_sched/site/own_jobs.py:Sites": "not yet judged",
-    "torque_sched/site/own_jobs.py:StateForm": "not yet judged",
+    "torque_sched/grid/site/peer_endpoint.py:_Guarded": "asyncio's base class of a connection",
+    "torque_sched/grid/site/own_jobs.py:Sites": "the processes of other sites, reached by HTTPS",
 }
 """``path:Protocol`` with less than two implementations -> the edge of a process that it draws."""
 
@@ -75,13 +51,22 @@ SAME_NAME: dict[str, str] = {
 
 
 @functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a module."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def trees() -> dict[str, ast.Module]:
     """Path -> syntax tree of each module of the product."""
-    return {
-        str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
-        for top in TOPS
-        for path in sorted((ROOT / top).rglob("*.py"))
-    }
+    paths = [path for top in TOPS for path in sorted((ROOT / top).rglob("*.py"))]
+    return {str(path.relative_to(ROOT)): tree_of(path) for path in paths}
+
+
+def forget_trees() -> None:
+    """Free their memory: two million objects, through which each search for garbage goes for two seconds."""
+    for cached in (tree_of, trees, importers):
+        cached.cache_clear()
 
 
 def _module(path: str) -> str:
@@ -194,10 +179,9 @@ def defaults_written_twice() -> dict[str, list[str]]:
 
 
 TESTED_ALONE: dict[str, str] = {
-    "torque_sched/parse/openpbs.py:NEVER_RUN": "the reader of OpenPBS's captures says what it is",
-    "torque_sched/parse/openpbs.py:parse_openpbs_nodes": "reads OpenPBS's captures; no command does yet",
-    "torque_sched/parse/openpbs.py:parse_openpbs_jobs": "reads OpenPBS's captures; no command does yet",
-    "torque_sched/parse/openpbs.py:qrun_arguments": "orders of an OpenPBS; no command gives any yet",
+    "torque_sched/batch/openpbs/parse.py:parse_openpbs_nodes": "reads OpenPBS; no command does yet",
+    "torque_sched/batch/openpbs/parse.py:parse_openpbs_jobs": "reads OpenPBS; no command does yet",
+    "torque_sched/batch/openpbs/parse.py:qrun_arguments": "orders of OpenPBS; no command does yet",
     "yarn_accel/pipeline/trace.py:Trace.n_dropped": "not yet judged",
     "yarn_accel/testbed/cluster.py:Cluster.node_conf_dir": "not yet judged",
 }

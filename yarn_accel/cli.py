@@ -36,10 +36,6 @@ def _verb(name: str, text: str) -> LazyCommand:
     return LazyCommand("yarn_accel.launch.application_cli", name, text)
 
 
-def _of_dags(name: str, text: str) -> LazyCommand:
-    return LazyCommand("yarn_accel.launch.tasks_cli", f"dag_{name}", text)
-
-
 def _of_tasks(name: str, text: str) -> LazyCommand:
     return LazyCommand("yarn_accel.launch.tasks_cli", name, text)
 
@@ -54,8 +50,18 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "drain": _verb("drain", "Take the server of NODE out of use; it finishes what it has."),
     "undrain": _verb("undrain", "Take the server of NODE back into use."),
     "stop": _verb("stop", "End the application and restore the cluster."),
+    "doctor": LazyCommand(
+        "yarn_accel.launch.doctor",
+        "doctor",
+        "Find what keeps you out of the cluster: login, clocks, names, tokens, high availability.",
+    ),
     "tasks": LazyCommand("yarn_accel.cli", "tasks", "Several applications' tasks on CPUs and GPUs."),
     "dag": LazyCommand("yarn_accel.cli", "dag", "Workflows: tasks that wait for each other."),
+    "logs": LazyCommand(
+        "yarn_accel.launch.logs_cli",
+        "logs",
+        "Print the logs of a task (APP/NUMBER or DAG/TASK), or what servers' logs say of a request (KEY).",
+    ),
     "streaming": LazyCommand(
         "yarn_accel.launch.streaming_cli",
         "command",
@@ -73,6 +79,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "hadoop": LazyCommand(
         "yarn_accel.testbed.hadoop_cli", "group", "Hadoop's jars and configuration templates."
+    ),
+    "bundle": LazyCommand(
+        "yarn_accel.launch.bundle",
+        "bundle",
+        "Make one archive from which a site without internet installs and starts.",
     ),
     "launch": LazyCommand(
         "yarn_accel.launch.application_cli",
@@ -96,6 +107,9 @@ TASKS_COMMANDS: Mapping[str, LazyCommand] = {
     "status": _of_tasks("status", "Show the applications of tasks, and the workers."),
     "top": _of_tasks("top", "Show the same again and again, until ^C; once where it goes to no terminal."),
     "report": _of_tasks("report", "Report what became of applications: of those named, or of all."),
+    "accounting": _of_tasks(
+        "accounting", "Print what jobs used, as JSON lines: core-seconds, GPU-seconds, bytes."
+    ),
     "explain": _of_tasks("explain", "Say where TASK (APP/NUMBER) is, and why there."),
     "cancel": _of_tasks("cancel", "End the application APP early."),
     "stop": _verb("stop", "End the application and restore the cluster."),
@@ -104,16 +118,16 @@ TASKS_COMMANDS: Mapping[str, LazyCommand] = {
 
 #: The commands of `dag`.
 DAG_COMMANDS: Mapping[str, LazyCommand] = {
-    "submit": _of_dags("submit", "Submit a DAG to the task service."),
-    "status": _of_dags("status", "Show the DAGs of the task service: those named, or all."),
-    "top": _of_dags("top", "Show the DAGs again and again, until ^C; once where it goes to no terminal."),
-    "report": _of_dags("report", "Report what became of DAGs that are done: of those named, or of all."),
-    "cancel": _of_dags("cancel", "End DAG early; what is done of it stays."),
-    "pause": _of_dags("pause", "Start nothing of DAG from now on; what runs goes on."),
-    "resume": _of_dags("resume", "Let DAG go on."),
-    "simulate": LazyCommand(
-        "yarn_accel.sim.dag_cli", "dag_simulate", "Run DAGs on machines in virtual time."
+    "submit": _of_tasks("dag_submit", "Submit a DAG to the task service."),
+    "status": _of_tasks("dag_status", "Show the DAGs of the task service: those named, or all."),
+    "top": _of_tasks(
+        "dag_top", "Show the DAGs again and again, until ^C; once where it goes to no terminal."
     ),
+    "report": _of_tasks("dag_report", "Report what became of DAGs that are done: of those named, or of all."),
+    "cancel": _of_tasks("dag_cancel", "End DAG early; what is done of it stays."),
+    "pause": _of_tasks("dag_pause", "Start nothing of DAG from now on; what runs goes on."),
+    "resume": _of_tasks("dag_resume", "Let DAG go on."),
+    "simulate": LazyCommand("yarn_accel.sim.cli", "dag_simulate", "Run DAGs on machines in virtual time."),
     "explain": LazyCommand(
         "yarn_accel.sim.dag_explain", "dag_explain", "Say when, where and why a DAG or a task runs or ran."
     ),

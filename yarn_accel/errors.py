@@ -37,6 +37,7 @@ class AccelError(Exception):
     Attributes:
         code: a short stable word for counters and scripts.
         place: the call of a mapper that this is the outcome of, by its key and its URIs; else empty.
+            `yarn-accel logs KEY` prints what the servers' logs say of it.
     """
 
     transient = False
@@ -50,7 +51,8 @@ class AccelError(Exception):
         self.cure = cure
 
     def __str__(self) -> str:
-        return "{}: {}".format(self.message, self.cure) if self.cure else self.message
+        text = "{} [{}]".format(self.message, self.place) if self.place else self.message
+        return "{}: {}".format(text, self.cure) if self.cure else text
 
 
 class ConfigError(AccelError):

@@ -236,9 +236,11 @@ class LocalFiles:
                 os.unlink(name, dir_fd=folder)
         return True
 
-    def mkdirs(self, path: str) -> None:
-        """Make a folder and the folders above it."""
-        with self._folder(path, make=True):
+    def mkdirs(self, path: str, mode: int | None = None) -> None:
+        """Make a folder, with `mode` if given, and the folders above it."""
+        with self._parent(path, make=True) as (folder, name), contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o777 if mode is None else mode, dir_fd=folder)
+        with self._folder(path):
             pass
 
     def read(self, path: str, max_bytes: int) -> bytes:
@@ -253,11 +255,15 @@ class LocalFiles:
                 raise OSError(errno.EFBIG, text)
             return file.read()
 
-    def write(self, path: str, parts: Iterable[Buffer]) -> int:
-        """Write a new file, and the folders above it; returns its bytes."""
+    def write(self, path: str, parts: Iterable[Buffer], mode: int | None = None) -> int:
+        """Write a new file, and the folders above it; returns its bytes.
+
+        Args:
+            mode: its permissions, if they are not those of all new files.
+        """
         n_bytes = 0
         with self._parent(path, make=True) as (folder, name):
-            fd = os.open(name, _CREATE, self._mode, dir_fd=folder)
+            fd = os.open(name, _CREATE, self._mode if mode is None else mode, dir_fd=folder)
             try:
                 if self._ignores_umask:
                     os.fchmod(fd, self._mode)

@@ -12,9 +12,10 @@ b'content'
 A reader never sees half a file, see `local_filesystem`.  A killed writer leaves its temporary file, and
 `Store.delete_unfinished` deletes it.
 
-A process has one identity for a secure HDFS, from the moment it connects: its Kerberos ticket, or the
-delegation token in ``HADOOP_TOKEN_FILE_LOCATION``.  A client of the native library has neither a token nor a
-user of its own, so one process cannot use each job's token; a site that needs it runs a server per identity.
+A process has one identity for a secure HDFS: its Kerberos ticket, or the delegation token for that name
+service in ``HADOOP_TOKEN_FILE_LOCATION``.  A client of the native library has neither a token nor a user of
+its own.  A store whose name services have other names (`HdfsServices`) finds another token there, so one
+process can use each job's token, see `pipeline.user_storage`.
 
 Three habits make the native client fast (each measured).  ``write`` gets `bytes`, since any other buffer is
 converted byte by byte.  Reading goes through ``read_range_stream``, since ``read`` copies once more and
@@ -38,7 +39,7 @@ import os
 import posixpath
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
@@ -54,7 +55,7 @@ from yarn_accel.local_filesystem import (
     unfinished_name,
     write_whole,
 )
-from yarn_accel.uris import NAMENODE_PORT, shown, split_authority, split_uri
+from yarn_accel.uris import NAMENODE_PORT, authority_of, shown, split_authority, split_uri
 
 if TYPE_CHECKING:
     import hdfs_native
@@ -84,6 +85,10 @@ _HALVES_BYTES = 4 * 1024 * 1024
 #: Name services in use at once; a URI may name any.
 _MAX_CLIENTS = 16
 _UNKNOWN_SERVICE = "No NameNode hosts found"
+_PANIC = "PanicException"
+_MAX_TEXT = 500
+#: Codes of a `StorageError`: HDFS knows the token no more, its life is over, or no identity is accepted.
+TOKEN_CANCELLED, TOKEN_EXPIRED, NO_IDENTITY = "token-cancelled", "token-expired", "no-identity"
 #: Words in the text of a native error that say that trying again may help; the client has one error class for
 #: all.
 _TRANSIENT_WORDS = (
@@ -94,6 +99,7 @@ _TRANSIENT_WORDS = (
     "unreachable",
     "host is down",
     "broken pipe",
+    "disconnected",
     "timed out",
     "no data received",
     "timeout",
@@ -107,6 +113,33 @@ _TRANSIENT_WORDS = (
     "failed to complete file",
     "changed while it was read",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class HdfsServices:
+    """The only HDFS services that a store uses, and the names that the native client has for them.
+
+    Attributes:
+        urls: what the native client connects to, by the authority in a URI, see `uris.authority_of`; that of
+            ``hdfs:///`` is empty.
+        options: properties of Hadoop that say where these are.
+        allows_files: whether the store reads and writes ``file://``, too.
+    """
+
+    urls: Mapping[str, str]
+    options: Mapping[str, str]
+    allows_files: bool = False
+
+    def url_of(self, uri: str) -> str:
+        """What the native client connects to for a URI.
+
+        Raises:
+            StorageError: ``forbidden-uri``: it leads anywhere else.
+        """
+        url = self.urls.get(authority_of(split_uri(uri).authority))
+        if url is None:
+            raise _forbidden(uri, f"only {_listed(self.urls)} can be used here")
+        return url
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +158,7 @@ class Store:
         default_fs: what ``hdfs:///`` means; default: what the settings in `conf_dir` say.
         follow_symlinks: whether ``file://`` paths may lead through symbolic links; not where others choose
             the path.
+        services: the only HDFS services; default: any that a URI names.
 
     Every method raises `StorageError` that names the URI, says what to do, and whether trying again may help.
     """
@@ -135,12 +169,24 @@ class Store:
         *,
         default_fs: str = "",
         follow_symlinks: bool = True,
+        services: HdfsServices | None = None,
     ) -> None:
         self._default_fs = default_fs
+        self._services = services
+        self._is_closed = False
         self._conf_dir = os.fspath(conf_dir) if conf_dir else os.environ.get("HADOOP_CONF_DIR", "")
         self._lock = threading.Lock()
         self._local = LocalFiles(follow_symlinks)
         self._clients: collections.OrderedDict[str, _HdfsFiles] = collections.OrderedDict()
+
+    def close(self) -> None:
+        """Give up all connections to HDFS, and open none any more; a call that is under way may still end."""
+        with self._lock:
+            self._is_closed = True
+            clients = list(self._clients.values())
+            self._clients.clear()
+        for files in clients:
+            files.close()
 
     def stamp(self, uri: str) -> Stamp:
         """Length of a file in bytes, and when it was changed."""
@@ -205,6 +251,21 @@ class Store:
         with self._open(uri) as (files, path):
             return write_whole(files, path, parts)
 
+    def write_private(self, uri: str, content: bytes, mode: int = 0o600) -> None:
+        """As `write_atomic`, a file that only its owner can read.
+
+        Args:
+            mode: its permissions, 0o400 or 0o600.
+        """
+        with self._open(uri) as (files, path):
+            temporary = temporary_name(path)
+            try:
+                files.write(temporary, [content], mode)
+                files.rename(temporary, path)
+            except BaseException:
+                _delete_quietly(files, temporary)
+                raise
+
     @contextlib.contextmanager
     def growing(self, uri: str, content: bytes) -> Iterator[Appender]:
         """A file that begins with `content`, in the place of any other, to be made longer while it is open.
@@ -243,6 +304,22 @@ class Store:
         """
         with self._open(uri) as (files, path):
             return files.write(path, parts)
+
+    def begin_new(self, uri: str) -> Callable[[Iterable[Buffer]], int]:
+        """Begin a file as `write_new` does; the function that this returns writes it, and is called once.
+
+        Without that call the file stays empty, until it is deleted.
+        """
+        if split_uri(uri).scheme != "hdfs":
+            return functools.partial(self.write_new, uri)
+        with self._open(uri) as (_, path):
+            write = self._hdfs_of(uri).begin(path)
+
+        def finish(parts: Iterable[Buffer]) -> int:
+            with self._open(uri):
+                return write(parts)
+
+        return finish
 
     def rename(self, source: str, target: str, *, overwrite: bool) -> None:
         """Give a file, or a folder with all that is in it, another name within its storage.
@@ -290,27 +367,46 @@ class Store:
             unfinished = [name for name in found if unfinished_name(name) in names]
             return sum(files.delete(posixpath.join(folder, name)) for name in unfinished)
 
-    def mkdirs(self, uri: str) -> None:
-        """Make a folder and the folders above it; fine when it exists."""
+    def mkdirs(self, uri: str, mode: int | None = None) -> None:
+        """Make a folder, with `mode` if given, and the folders above it; fine when it exists."""
         with self._open(uri) as (files, path):
-            files.mkdirs(path)
+            files.mkdirs(path, mode)
 
     @contextlib.contextmanager
     def _open(self, uri: str) -> Iterator[tuple[_Files, str]]:
-        scheme, authority, path = split_uri(uri)
+        scheme, _, path = split_uri(uri)
+        if self._is_closed:
+            raise StorageError(
+                f"{shown(uri)}: this storage is closed", cure="the session has ended", transient=True
+            )
+        if scheme == "file" and self._services is not None and not self._services.allows_files:
+            raise _forbidden(uri, "files of this machine cannot be used here")
         try:
-            yield (self._hdfs_files(f"{scheme}://{authority}") if scheme == "hdfs" else self._local), path
+            yield (self._hdfs_of(uri) if scheme == "hdfs" else self._local), path
         except (OSError, RuntimeError) as error:
             raise _storage_error(uri, error) from error
         except ValueError as error:
             raise StorageError(f"{shown(uri)}: {error}", cure="set HADOOP_CONF_DIR") from error
+        except BaseException as error:
+            # The native client's own faults are no `Exception`, and would end the thread.
+            if type(error).__name__ != _PANIC:
+                raise
+            raise StorageError(f"{shown(uri)}: the HDFS client broke: {str(error)[:_MAX_TEXT]}") from None
 
-    def _hdfs_files(self, url: str) -> _HdfsFiles:
+    def _hdfs_of(self, uri: str) -> _HdfsFiles:
+        url = f"hdfs://{split_uri(uri).authority}"
+        options: Mapping[str, str] = {}
+        if self._services is not None:
+            url, options = self._services.url_of(uri), self._services.options
+        elif url == "hdfs://":
+            url = self._default_fs or url
         with self._lock:
             files = self._clients.pop(url, None)
             if files is None:
-                named = self._default_fs if url == "hdfs://" else url
-                files = _HdfsFiles(named or url, self._conf_dir)
+                files = _HdfsFiles(url, self._conf_dir, options)
+            if self._is_closed:
+                files.close()
+                return files
             self._clients[url] = files
             if len(self._clients) > _MAX_CLIENTS:
                 self._clients.popitem(last=False)
@@ -344,18 +440,23 @@ def _close_quietly(appender: Appender) -> None:
 class _HdfsFiles:
     """One name service, through the native client; safe to share between threads."""
 
-    def __init__(self, url: str, conf_dir: str) -> None:
+    def __init__(self, url: str, conf_dir: str, properties: Mapping[str, str]) -> None:
         try:
             import hdfs_native
         except ImportError as error:
             raise StartupError(
                 "hdfs:// needs the package hdfs-native", cure=install_command("hdfs_native")
             ) from error
-        options: dict[str, Any] = {"config": _RETRIES}
+        options: dict[str, Any] = {"config": {**_RETRIES, **properties}}
         if conf_dir:
             options["config_dir"] = conf_dir
+        self._options = hdfs_native.WriteOptions
         self._new_file = hdfs_native.WriteOptions(create_parent=True)
-        self._client: hdfs_native.Client = _client_of(url, options)
+        self._client: hdfs_native.Client | _ClosedClient = _client_of(url, options)
+
+    def close(self) -> None:
+        """Let go of the native client, which ends its connections when no call uses it any more."""
+        self._client = _ClosedClient()
 
     def stamp(self, path: str) -> tuple[int, int]:
         status = self._client.get_file_info(path)
@@ -380,20 +481,36 @@ class _HdfsFiles:
     def delete(self, path: str) -> bool:
         return self._client.delete(path, recursive=True)
 
-    def mkdirs(self, path: str) -> None:
-        self._client.mkdirs(path, create_parent=True)
+    def mkdirs(self, path: str, mode: int | None = None) -> None:
+        permission = {} if mode is None else {"permission": mode}
+        self._client.mkdirs(path, create_parent=True, **permission)
 
-    def write(self, path: str, parts: Iterable[Buffer]) -> int:
+    def write(self, path: str, parts: Iterable[Buffer], mode: int | None = None) -> int:
         """Write a new file; the NameNode makes the folders above it."""
-        n_bytes = 0
-        writer = self._client.create(path, self._new_file)
-        for part in parts:
-            view = memoryview(part).cast("B")
-            for start in range(0, len(view), _WRITE_BYTES):
-                writer.write(bytes(view[start : start + _WRITE_BYTES]))
-            n_bytes += len(view)
-        writer.close()
-        return n_bytes
+        return self.begin(path, mode)(parts)
+
+    def begin(self, path: str, mode: int | None = None) -> Callable[[Iterable[Buffer]], int]:
+        """Make a new file, and the folders above it; the function that this returns writes and closes it.
+
+        Args:
+            mode: its permissions; default: those of all new files.
+        """
+        options = self._new_file
+        if mode is not None:
+            options = self._options(create_parent=True, permission=mode)
+        writer = self._client.create(path, options)
+
+        def write(parts: Iterable[Buffer]) -> int:
+            n_bytes = 0
+            for part in parts:
+                view = memoryview(part).cast("B")
+                for start in range(0, len(view), _WRITE_BYTES):
+                    writer.write(bytes(view[start : start + _WRITE_BYTES]))
+                n_bytes += len(view)
+            writer.close()
+            return n_bytes
+
+        return write
 
     def rename(self, source: str, target: str, *, overwrite: bool = True) -> None:
         self._client.rename(source, target, overwrite)
@@ -416,6 +533,13 @@ def _client_of(url: str, options: dict[str, Any]) -> hdfs_native.Client:
         if _UNKNOWN_SERVICE not in str(error) or not authority or split_authority(authority)[1]:
             raise
     return hdfs_native.Client(f"{url}:{NAMENODE_PORT}", **options)
+
+
+class _ClosedClient:
+    """Stands for a native client that was let go."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("this storage is closed: no connection")
 
 
 class _HdfsAppender:
@@ -504,16 +628,43 @@ def _storage_error(uri: str, error: Exception) -> StorageError:
         return _in_safe_mode(uri, text)
     if "QuotaExceeded" in str(error):
         return StorageError(f"{uri}: {text}", cure="free space in the quota")
-    if any(
-        word in str(error) for word in ("InvalidToken", "NoSASLMechanism", "GSSAPIError", "SaslException")
-    ):
+    if "InvalidToken" in str(error):
+        return _token_error(uri, str(error), text)
+    if any(word in str(error) for word in ("NoSASLMechanism", "GSSAPIError", "SaslException")):
         return StorageError(
             f"{uri}: HDFS does not accept our identity: {text}",
             cure="renew the Kerberos ticket or the token in HADOOP_TOKEN_FILE_LOCATION of the server",
+            code=NO_IDENTITY,
         )
     is_transient = any(word in str(error).lower() for word in _TRANSIENT_WORDS)
     cure = "check that the NameNode and DataNodes are up" if is_transient else ""
     return StorageError(f"{uri}: {text}", cure=cure, transient=is_transient)
+
+
+def _token_error(uri: str, error: str, text: str) -> StorageError:
+    """Tell apart why HDFS does not know a token any more."""
+    if "can't be found in cache" in error:
+        return StorageError(
+            f"{uri}: HDFS knows this token no more: the job that owned it has ended",
+            cure="submit the job again; a program that outlives its job needs a token of its own",
+            code=TOKEN_CANCELLED,
+        )
+    if "expired" in error:
+        return StorageError(
+            f"{uri}: this HDFS token has expired: {text}",
+            cure="submit the job again; a service that shall live longer than its token (7 days by default) "
+            "is started with --principal and --keytab",
+            code=TOKEN_EXPIRED,
+        )
+    return StorageError(f"{uri}: HDFS does not accept this token: {text}", code=NO_IDENTITY)
+
+
+def _forbidden(uri: str, why: str) -> StorageError:
+    return StorageError(f"{shown(uri)}: {why}", code="forbidden-uri")
+
+
+def _listed(authorities: Iterable[str]) -> str:
+    return ", ".join(f"hdfs://{each}" for each in sorted(authorities) if each)
 
 
 def _is_plain(error: OSError) -> bool:
@@ -567,4 +718,4 @@ def _plain_text(error: Exception) -> str:
     text = re.split(r"\\n\\tat |\n\tat |: \[DatanodeInfoProto", str(error))[0]
     text = re.sub(r'^RPCError\("(?:\w+\.)*(\w+)", "', r"\1: ", text)
     text = re.sub(r'^\w+\("', "", text).removesuffix('")')
-    return " ".join(text.replace("\\n", " ").replace('\\"', '"').split())[:500]
+    return " ".join(text.replace("\\n", " ").replace('\\"', '"').split())[:_MAX_TEXT]

@@ -1,4 +1,4 @@
-"""The user of this process: by its login, and by the name that HDFS and YARN know.
+"""The user of this process, by its login and by the name that HDFS and YARN know, and of a socket's peer.
 
 Standard library only, Python 3.8.
 """
@@ -8,7 +8,18 @@ from __future__ import annotations
 import getpass
 import os
 import pwd
+import socket
+import struct
 from collections.abc import Mapping
+from pathlib import Path
+
+_UCRED = struct.Struct("3i")
+
+
+def peer_uid(sock: socket.SocketType) -> int:
+    """The user at the other end of a Unix socket, or who listened there; the kernel says it."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return int(_UCRED.unpack(credentials)[1])
 
 
 def login_name() -> str:
@@ -31,3 +42,19 @@ def user_name(environ: Mapping[str, str] | None = None) -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return login_name()
+
+
+def shares_uid(environ: Mapping[str, str]) -> bool:
+    """Whether this process is a container that runs as its NodeManager does, as those of all users do then.
+
+    YARN gives a container folders below ``usercache``, which the NodeManager has made. A container that
+    cannot tell counts as one.
+    """
+    if not environ.get("CONTAINER_ID"):
+        return False
+    folder = Path(environ.get("LOCAL_DIRS", "").partition(",")[0])
+    above = next((each for each in folder.parents if each.name == "usercache"), None)
+    try:
+        return above is None or above.stat().st_uid == os.geteuid()
+    except OSError:
+        return True

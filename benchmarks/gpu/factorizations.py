@@ -9,6 +9,7 @@ ours, however fast the routine is.
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,18 +19,135 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.bare import Bare, pinned
-from benchmarks.gpu.images import JPEG, packed_images
+from benchmarks.gpu.images import JPEG, features_per_s
 from benchmarks.gpu.setting import GpuSetting
-from benchmarks.papers.yarn_paper.paper import KERNELS
+from benchmarks.papers.yarn_paper.cells import KERNELS
 from benchmarks.pipeline.computing import MB
 from benchmarks.pipeline.lapack import flops, matrix, order_of
-from benchmarks.pipeline.setting import OwnServer, calls, calls_of, replies
+from benchmarks.pipeline.setting import OwnServer, calls, replies, took_s
 from benchmarks.result import Row, measured, ratio
 from yarn_accel.client.calls import Tensor
 from yarn_accel.client.client import Client
 from yarn_accel.operations import get
-from yarn_accel.operations.cuda_streams import cupy_module
+from yarn_accel.operations.cuda_streams import addresses, cupy_module, library
+
+# ---- cuSOLVER and cuBLAS called bare, through CuPy's bindings, timed by CUDA's own events.
+#
+# A small stack is factored by one call (getrfBatched, potrfBatched); CuPy binds no geqrfBatched, so QR goes
+# matrix by matrix there.
+
+Array = Any
+
+
+def pinned(shape: tuple[int, ...], dtype: str = "f8") -> Array:
+    """Host memory, C-ordered, that the GPU copies from and to directly."""
+    return importlib.import_module("cupyx").empty_pinned(shape, dtype=dtype)
+
+
+class Bare:
+    """One factorization of a stack of equal matrices.
+
+    Args:
+        operation: ``lu``, ``qr`` or ``cholesky``.
+        columns: host array ``(b, n, n)`` of float64, C-ordered: columns of each matrix, as LAPACK wants them.
+    """
+
+    def __init__(self, operation: str, columns: Array) -> None:
+        self._cupy = cupy = cupy_module()
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._given, self._taken = pinned(columns.shape), pinned(columns.shape)
+        self._given[...] = columns
+        with self._stream:
+            self._pristine = cupy.asarray(columns)
+            self._work = cupy.empty_like(self._pristine)
+            self._factor = _ROUTINES[operation](self._work)
+
+    def on_device_s(self, n_times: int) -> float:
+        """Median seconds of the routine alone; the matrices lie on the device before and after."""
+        return median(self._once(copies=False) for _ in range(n_times))
+
+    def with_copies_s(self, n_times: int) -> float:
+        """Median seconds of copying in from pinned memory, the routine, copying out, one by one."""
+        return median(self._once(copies=True) for _ in range(n_times))
+
+    def product_s(self, n_times: int) -> float:
+        """Median seconds of cuBLAS's product of matrices of this order: what the device can do."""
+        with self._stream:
+            out = self._cupy.empty_like(self._pristine)
+            return median(
+                self._timed(lambda: self._cupy.matmul(self._pristine, self._pristine, out=out))
+                for _ in range(n_times)
+            )
+
+    def _once(self, copies: bool) -> float:
+        with self._stream:
+            if copies:
+                return self._timed(self._in_and_out)
+            self._work[...] = self._pristine
+            return self._timed(self._factor)
+
+    def _in_and_out(self) -> None:
+        self._work.set(self._given, stream=self._stream)
+        self._factor()
+        self._work.get(stream=self._stream, out=self._taken, blocking=False)
+
+    def _timed(self, work: Callable[[], object]) -> float:
+        begin, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        begin.record(self._stream)
+        work()
+        end.record(self._stream)
+        end.synchronize()
+        return float(self._cupy.cuda.get_elapsed_time(begin, end)) / 1e3
+
+
+def _lu(stack: Array) -> Callable[[], None]:
+    cupy = cupy_module()
+    n_items, n, _ = stack.shape
+    pivots, status = cupy.empty((n_items, n), dtype="i4"), cupy.empty(n_items, dtype="i4")
+    if n_items > 1:
+        blas, handle, _ = library("cublas", stack)
+        places = addresses(stack)
+        return lambda: blas.dgetrfBatched(
+            handle, n, places.data.ptr, n, pivots.data.ptr, status.data.ptr, n_items
+        )
+    solver, handle, _ = library("cusolver", stack)
+    work = cupy.empty(solver.dgetrf_bufferSize(handle, n, n, stack.data.ptr, n), dtype="f8")
+    return lambda: solver.dgetrf(
+        handle, n, n, stack.data.ptr, n, work.data.ptr, pivots.data.ptr, status.data.ptr
+    )
+
+
+def _qr(stack: Array) -> Callable[[], None]:
+    cupy = cupy_module()
+    n_items, n, _ = stack.shape
+    scalars, status = cupy.empty((n_items, n), dtype="f8"), cupy.empty(1, dtype="i4")
+    solver, handle, _ = library("cusolver", stack)
+    n_work = solver.dgeqrf_bufferSize(handle, n, n, stack.data.ptr, n)
+    work = cupy.empty(n_work, dtype="f8")
+
+    def run() -> None:
+        for item, tau in zip(stack, scalars, strict=True):
+            places = item.data.ptr, n, tau.data.ptr, work.data.ptr, n_work, status.data.ptr
+            solver.dgeqrf(handle, n, n, *places)
+
+    return run
+
+
+def _cholesky(stack: Array) -> Callable[[], None]:
+    cupy = cupy_module()
+    n_items, n, _ = stack.shape
+    status = cupy.empty(n_items, dtype="i4")
+    solver, handle, _ = library("cusolver", stack)
+    lower = importlib.import_module("cupy_backends.cuda.libs.cublas").CUBLAS_FILL_MODE_LOWER
+    if n_items > 1:
+        places = addresses(stack)
+        return lambda: solver.dpotrfBatched(handle, lower, n, places.data.ptr, n, status.data.ptr, n_items)
+    n_work = solver.dpotrf_bufferSize(handle, lower, n, stack.data.ptr, n)
+    work = cupy.empty(n_work, dtype="f8")
+    return lambda: solver.dpotrf(handle, lower, n, stack.data.ptr, n, work.data.ptr, n_work, status.data.ptr)
+
+
+_ROUTINES: dict[str, Callable[[Array], Callable[[], None]]] = {"lu": _lu, "qr": _qr, "cholesky": _cholesky}
 
 OPERATIONS = ("lu", "qr", "cholesky")
 GOAL = ">= 0.9"
@@ -122,10 +240,7 @@ def _worker_s(client: Client, operation: str, tensor: Tensor, n: int) -> float:
 
 def _client_s(client: Client, operation: str, tensor: Tensor, n: int) -> float:
     """Wall seconds for each of `n` requests."""
-    start_s = time.perf_counter()
-    for _ in replies(client, calls(operation, params_of(operation), repeat(tensor, n)), _WINDOW):
-        pass
-    return (time.perf_counter() - start_s) / n
+    return took_s(client, calls(operation, params_of(operation), repeat(tensor, n)), _WINDOW) / n
 
 
 def _rows(cell: _Cell, n_times: int) -> list[Row]:
@@ -194,10 +309,9 @@ def _batch_rows(setting: GpuSetting, client: Client, operation: str, n: int, wha
 
 
 def _rate(client: Client, operation: str, tensor: Tensor, n: int) -> float:
-    start_s = time.perf_counter()
-    work = calls(operation, params_of(operation), repeat(tensor, n))
-    done = sum(1 for _ in replies(client, work, _PACKED_WINDOW, pack=_PACK))
-    return done / (time.perf_counter() - start_s)
+    return n / took_s(
+        client, calls(operation, params_of(operation), repeat(tensor, n)), _PACKED_WINDOW, _PACK
+    )
 
 
 # ---- `workers`: one, two and four worker processes on the GPU, where one is too slow to feed it
@@ -245,27 +359,16 @@ def _factorizing(setting: GpuSetting, operation: str) -> _Rate:
     def rate(server: OwnServer, n_workers: int) -> float:
         work = calls(operation, params_of(operation), repeat(tensor, n_requests))
         with server.client("memory") as client:
-            start_s = time.perf_counter()
-            done = sum(1 for _ in replies(client, work, _UNDER_WAY * n_workers))
-            return done * flops(operation, n) / 1e9 / (time.perf_counter() - start_s)
+            return n_requests * flops(operation, n) / 1e9 / took_s(client, work, _UNDER_WAY * n_workers)
 
     return rate
 
 
 def _featuring(setting: GpuSetting) -> _Rate:
     encoded = JPEG.encoded(8 if setting.quick else 256)
-    tensors = tuple(Tensor.of(array) for array in packed_images(encoded))
-
-    def rate(server: OwnServer, n_workers: int) -> float:
-        n_requests = 2 * _UNDER_WAY * n_workers
-        with server.client("memory") as client:
-            start_s = time.perf_counter()
-            work = calls_of(_FEATURES, {}, repeat(tensors, n_requests))
-            for reply in replies(client, work, _UNDER_WAY * n_workers):
-                assert not reply.info.get("rejected"), reply.info
-            return n_requests * len(encoded) / (time.perf_counter() - start_s)
-
-    return rate
+    return lambda server, n_workers: features_per_s(
+        server, encoded, 2 * _UNDER_WAY * n_workers, _UNDER_WAY * n_workers
+    )
 
 
 # ---- `paper`: how many times faster a task is on the GPU than on this CPU, beside its Table 2
@@ -274,7 +377,6 @@ def _featuring(setting: GpuSetting) -> _Rate:
 # operations are called as a worker calls them, in this process: on the GPU with both copies from and to
 # pinned memory, on the CPU with a thread for every core. No server is part of it, as in Table 2.
 
-Array = Any
 ORDER = 10_000
 """Of the paper's matrices."""
 

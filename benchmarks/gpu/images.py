@@ -73,10 +73,10 @@ def image_rows(setting: GpuSetting) -> Iterator[list[Row]]:
         n_requests = _WINDOW if setting.quick else 2 * _WINDOW
         gpu, cpu = [], []
         for server in (setting.servers.gpu, setting.servers.cpu):
-            _rate(server, encoded, _WINDOW)
+            features_per_s(server, encoded, _WINDOW)
         for _ in setting.budget.rounds(what, setting.n_rounds):
-            gpu.append(_rate(setting.servers.gpu, encoded, n_requests))
-            cpu.append(_rate(setting.servers.cpu, encoded, n_requests))
+            gpu.append(features_per_s(setting.servers.gpu, encoded, n_requests))
+            cpu.append(features_per_s(setting.servers.cpu, encoded, n_requests))
         note = f"{_OPERATION}, {n_images} a request, window {_WINDOW}"
         yield [
             measured(f"{what}: GPU", gpu, "images/s", note=note),
@@ -86,11 +86,14 @@ def image_rows(setting: GpuSetting) -> Iterator[list[Row]]:
         ]
 
 
-def _rate(server: OwnServer, encoded: Sequence[bytes], n_requests: int) -> float:
+def features_per_s(
+    server: OwnServer, encoded: Sequence[bytes], n_requests: int, window: int = _WINDOW
+) -> float:
+    """Images a second of which a server computes the features, as many a request as are given."""
     tensors = tuple(Tensor.of(array) for array in packed_images(encoded))
     with server.client("memory") as client:
         start_s = time.perf_counter()
-        for reply in replies(client, calls_of(_OPERATION, {}, repeat(tensors, n_requests)), _WINDOW):
+        for reply in replies(client, calls_of(_OPERATION, {}, repeat(tensors, n_requests)), window):
             assert not reply.info.get("rejected"), reply.info
         return n_requests * len(encoded) / (time.perf_counter() - start_s)
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.papers.yarn_paper.paper import KERNELS
-from benchmarks.result import Report
+from benchmarks.papers.yarn_paper.cells import KERNELS
+from benchmarks.result import Report, draw_all
 
 _SPEEDUP = re.compile(r"paper, (\w+), n = (\d+): over this CPU$")
 _TITLES = {"h2d": "copy in", "kernel": "kernel", "d2h": "copy out"}
@@ -22,13 +22,14 @@ def draw(report: Report, stem: str) -> list[str]:
     Returns:
         The files.
     """
-    title = "EMULATED, no GPU" if report.setting.get("emulated") else str(report.setting.get("gpu", ""))
-    paints = {"timeline": _timeline, "speedup": _speedup}
-    files = {name: f"{stem}-{name}.png" for name in paints}
-    return [files[name] for name, paint in paints.items() if paint(report, title, files[name])]
+    return draw_all(report, stem, {"timeline": _timeline, "speedup": _speedup})
 
 
-def _timeline(report: Report, title: str, file: str) -> bool:
+def _title(report: Report) -> str:
+    return "EMULATED, no GPU" if report.setting.get("emulated") else str(report.setting.get("gpu", ""))
+
+
+def _timeline(report: Report, file: str) -> bool:
     from benchmarks.gpu.overlap import STAGES
     from yarn_accel.report.figures import drawing
 
@@ -47,13 +48,13 @@ def _timeline(report: Report, title: str, file: str) -> bool:
                         bars, (row + 0.1, 0.8), color=_COLOURS[number % len(_COLOURS)], alpha=0.8
                     )
             rows = [_TITLES[stage] for stage in reversed(STAGES)]
-            axis.set(title=f"{what} - {title}", yticks=[0.5, 1.5, 2.5], yticklabels=rows)
+            axis.set(title=f"{what} - {_title(report)}", yticks=[0.5, 1.5, 2.5], yticklabels=rows)
             axis.grid(visible=True, axis="x", alpha=0.3)
         axes[-1].set_xlabel(f"ms; the last {_SHOWN} requests, a colour each")
     return True
 
 
-def _speedup(report: Report, title: str, file: str) -> bool:
+def _speedup(report: Report, file: str) -> bool:
     from yarn_accel.report.figures import drawing
 
     found: dict[str, list[tuple[int, float]]] = {}
@@ -69,7 +70,9 @@ def _speedup(report: Report, title: str, file: str) -> bool:
             axis.plot(*zip(*sorted(points), strict=True), marker="o", color=colour, label=operation)
             paper = KERNELS[operation].speedup
             axis.axhline(paper, color=colour, linestyle=":", label=f"{operation}, the paper: {paper:.1f}")
-        axis.set(title=f"GPU over this CPU - {title}", xlabel="order", ylabel="times faster", xscale="log")
+        axis.set(
+            title=f"GPU over this CPU - {_title(report)}", xlabel="order", ylabel="times faster", xscale="log"
+        )
         axis.grid(visible=True, alpha=0.3)
         axis.legend(fontsize="small")
     return True

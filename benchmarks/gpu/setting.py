@@ -98,7 +98,7 @@ def ended_after(limit_s: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-_OPERATIONS = ["benchmarks.pipeline.operations:OPERATIONS", "benchmarks.gpu.traced:OPERATIONS"]
+_OPERATIONS = ["benchmarks.pipeline.lapack:OPERATIONS", "benchmarks.gpu.traced:OPERATIONS"]
 
 
 class Servers:

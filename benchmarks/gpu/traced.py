@@ -28,43 +28,15 @@ Marks = list[tuple[str, Any, Any]]
 """Stage, event at its begin, event at its end."""
 
 
-def lu(arrays: list[Any], params: Params, place: Place = allocate) -> Outcome:
-    """As the operation `lu`; `info` has the times."""
-    return _only("lu", arrays, params, place)
-
-
-def qr(arrays: list[Any], params: Params, place: Place = allocate) -> Outcome:
-    """As the operation `qr`; `info` has the times."""
-    return _only("qr", arrays, params, place)
-
-
-def cholesky(arrays: list[Any], params: Params, place: Place = allocate) -> Outcome:
-    """As the operation `cholesky`; `info` has the times."""
-    return _only("cholesky", arrays, params, place)
-
-
-def lu_batch(items: Sequence[Any]) -> list[Any]:
-    """As that of `lu`."""
-    return _batch("lu", items)
-
-
-def qr_batch(items: Sequence[Any]) -> list[Any]:
-    """As that of `qr`."""
-    return _batch("qr", items)
-
-
-def cholesky_batch(items: Sequence[Any]) -> list[Any]:
-    """As that of `cholesky`."""
-    return _batch("cholesky", items)
-
-
-def _only(name: str, arrays: list[Any], params: Params, place: Place) -> Outcome:
+def _only(name: str, arrays: list[Any], params: Params, place: Place = allocate) -> Outcome:
+    """As the operation of this name; `info` has the times."""
     from yarn_accel.operations.cuda_streams import only
 
     return only(_batch(name, [(arrays, params, place)]))
 
 
 def _batch(name: str, items: Sequence[Any]) -> list[Any]:
+    """As that of the operation of this name."""
     form = get(name).batch_form("cuda")
     assert form is not None
     with _lock:
@@ -181,4 +153,8 @@ def _traced(name: str) -> Operation:
     )
 
 
-OPERATIONS = tuple(_traced(name) for name in ("lu", "qr", "cholesky"))
+_NAMES = ("lu", "qr", "cholesky")
+#: By name, as the worker finds them.
+lu, qr, cholesky = (partial(_only, name) for name in _NAMES)
+lu_batch, qr_batch, cholesky_batch = (partial(_batch, name) for name in _NAMES)
+OPERATIONS = tuple(map(_traced, _NAMES))

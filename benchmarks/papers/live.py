@@ -7,10 +7,10 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from benchmarks.result import Report, current_commit
 from yarn_accel.errors import ConfigError, JobError
@@ -27,6 +27,7 @@ FOLDER = "hdfs:///live"
 _POLL_S = 0.2
 Run = TypeVar("Run")
 Key = TypeVar("Key")
+Measured = TypeVar("Measured")
 
 
 # ---- the service
@@ -145,14 +146,68 @@ def in_time(
         yield key
 
 
-def known_series(report: Report, setting: Mapping[str, Any], *, is_resumed: bool) -> Mapping[str, Any]:
-    """The series that a killed run left in the report's file, which is now recorded with this setting.
+class Recording(Generic[Measured]):
+    """All runs of a report, kept in its file after every run: one that is killed goes on from there.
+
+    Args:
+        setting: what runs are made with; noted in the report.
+        kinds: the classes of runs, by the name of their series.
+        measured: the series and the class of what is measured before all runs.
+        is_resumed: take over what the report's file has.
 
     Raises:
-        ConfigError: it was recorded with another one.
+        ConfigError: that was recorded with another setting.
+
+    Attributes:
+        runs: of each series, by key.
+        measured: None: not measured yet.
     """
-    report.setting |= setting
-    if not is_resumed or report.path is None or not report.path.exists():
+
+    def __init__(
+        self,
+        report: Report,
+        setting: Mapping[str, Any],
+        kinds: Mapping[str, Any],
+        measured: tuple[str, Callable[..., Measured]],
+        *,
+        is_resumed: bool,
+    ) -> None:
+        report.setting |= setting
+        known = _known_series(report, setting) if is_resumed else {}
+        self.report = report
+        self.runs: dict[str, dict[Any, Any]] = {
+            series: {run.key: run for run in map(kind.from_mapping, known.get(series, ()))}
+            for series, kind in kinds.items()
+        }
+        self._series, kind = measured
+        self.measured = kind(**known[self._series]) if self._series in known else None
+
+    def has(self, key: object) -> bool:
+        """Whether this run is there already."""
+        return any(key in runs for runs in self.runs.values())
+
+    def add(self, series: str, run: Any) -> None:
+        """Take a run, and keep all."""
+        self.runs[series][run.key] = run
+        self.note()
+
+    def note(self) -> None:
+        """Keep what there is."""
+        if self.measured is not None:
+            self.report.series[self._series] = asdict(self.measured)  # type: ignore[call-overload]
+        for series, runs in self.runs.items():
+            self.report.series[series] = [each.to_mapping() for each in runs.values()]
+        self.report.save()
+
+    def note_load(self) -> None:
+        """Note the median load average of runs when they began; of now, if there are none."""
+        loads = [each.load_average for runs in self.runs.values() for each in runs.values()]
+        self.report.setting["load_average"] = round(statistics.median(loads or os.getloadavg()[:1]), 1)
+
+
+def _known_series(report: Report, setting: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The series that a killed run left in the report's file."""
+    if report.path is None or not report.path.exists():
         return {}
     document = json.loads(report.path.read_text(encoding="utf-8"))
     recorded = document.get("machine", {})
@@ -169,8 +224,3 @@ def stamped(run: Run) -> Run:
     """A run with the version that made it, and when."""
     at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return replace(run, commit=current_commit(), at=at)  # type: ignore[type-var]
-
-
-def note_load(report: Report, loads: Iterable[float]) -> None:
-    """Note the median load average of runs when they began; of now, if there are none."""
-    report.setting["load_average"] = round(statistics.median([*loads] or os.getloadavg()[:1]), 1)

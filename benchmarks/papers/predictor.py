@@ -17,10 +17,9 @@ from pathlib import Path
 
 from benchmarks.result import Report, Row, not_measured, observed
 from torque_sched.errors import ConfigError
-from torque_sched.parse.swf import SwfJob, SwfTrace, parse_swf
-from torque_sched.policies.predict.estimate import Estimate, Predictor
-from torque_sched.policies.predict.fingerprint import Fingerprint
-from torque_sched.policies.predict.registry import PREDICTORS
+from torque_sched.learn.ensemble import PREDICTORS
+from torque_sched.learn.predictors import Estimate, Fingerprint, Predictor
+from torque_sched.simulate.swf import SwfJob, SwfTrace, parse_swf
 
 WARM_UP = 2000
 LEAST = 100

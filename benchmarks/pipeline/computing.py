@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.pipeline.fleet import Cell, Child, Fleet, bare_lapack
 from benchmarks.pipeline.lapack import flops, matrix, order_of
 from benchmarks.pipeline.peers.candidate import Route
-from benchmarks.pipeline.setting import OwnServer, Setting, calls, connect, replies
+from benchmarks.pipeline.setting import OwnServer, Setting, calls, connect, replies, took_s
 from benchmarks.result import Row, measured, ratio
 from yarn_accel.client.calls import Tensor
 from yarn_accel.client.client import Client
@@ -71,18 +71,14 @@ def warm(client: Client, operation: str, params: Mapping[str, Any], tensor: Tens
     A new connection's memory is touched for the first time by them, which costs as much as three copies and
     happens once.
     """
-    for _ in replies(client, calls(operation, {**params, "times": 1}, repeat(tensor, 2 * window)), window):
-        pass
+    took_s(client, calls(operation, {**params, "times": 1}, repeat(tensor, 2 * window)), window)
 
 
 def wall_s(
     client: Client, operation: str, params: Mapping[str, Any], tensor: Tensor, n: int, window: int = WINDOW
 ) -> float:
     """Wall seconds of `n` equal requests by a client that is `warm`."""
-    start_s = time.perf_counter()
-    for _ in replies(client, calls(operation, params, repeat(tensor, n)), window):
-        pass
-    return time.perf_counter() - start_s
+    return took_s(client, calls(operation, params, repeat(tensor, n)), window)
 
 
 def _cells(setting: Setting) -> Iterator[_Cell]:
@@ -226,14 +222,14 @@ def link_rows(setting: Setting) -> Iterator[list[Row]]:
         opened = relay.ask({"act": "open", "target_port": server.address["port"], "bytes_per_s": rate})
         address = {**server.address, "port": opened["port"], "unix": ""}
 
-        def took_s(window: int) -> float:
+        def relayed_s(window: int) -> float:
             with connect(address, "tcp") as client:
                 return wall_s(client, "repeat_lu", params, tensor, n_requests, window)
 
         gains = []
         for turn in range(n_rounds):
             setting.report(f"three stages over one, round {turn + 1} of {n_rounds}")
-            gains.append(took_s(1) / took_s(WINDOW))
+            gains.append(relayed_s(1) / relayed_s(WINDOW))
     note = (
         f"LU 8 MB, c = {_TIMES}: compute {compute_s * 1e3:.0f} ms; relayed at {rate / 1e6:.0f} MB/s each way"
     )
@@ -339,11 +335,8 @@ def _rate(server: OwnServer, window: int, pack: int, n_matrices: int) -> float:
     stack = np.random.default_rng(1).standard_normal((n_matrices, _SMALL_ORDER, _SMALL_ORDER))
     tensors = [Tensor.of(np.asfortranarray(each)) for each in stack]
     with server.client() as client:
-        for _ in replies(client, calls("lu", {}, tensors[: 4 * pack]), window, pack=pack):
-            pass
-        start_s = time.perf_counter()
-        n = sum(1 for _ in replies(client, calls("lu", {}, tensors), window, pack=pack))
-        return n / (time.perf_counter() - start_s)
+        took_s(client, calls("lu", {}, tensors[: 4 * pack]), window, pack)
+        return n_matrices / took_s(client, calls("lu", {}, tensors), window, pack)
 
 
 def _gain(what: str, ours: list[float], others: list[float], goal: str) -> Row:

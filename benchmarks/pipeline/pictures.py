@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks.result import Report, Row
+from benchmarks.result import Report, Row, draw_all
 
 _ECHO = re.compile(r"echo, (?P<place>[^,]+), (?P<size>[^,]+), (?P<n>\d+) clients?, window 4: (?P<who>[^/]+)$")
 _LATENCY = re.compile(r"latency, 64 B, (?P<panel>\w+, cores [^:]+): (?P<who>[^/]+)$")
@@ -31,8 +31,7 @@ def draw(report: Report, stem: str) -> list[str]:
         The files.
     """
     paints = {"throughput": _throughput, "latency": _latency, "efficiency": _efficiency}
-    files = {name: f"{stem}-{name}.png" for name in paints}
-    return [files[name] for name, paint in paints.items() if paint(report.rows, files[name])]
+    return draw_all(report, stem, paints)
 
 
 def _found(rows: Sequence[Row], pattern: re.Pattern[str]) -> list[tuple[dict[str, str], Row]]:
@@ -52,8 +51,8 @@ def _unique(values: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
-def _throughput(rows: Sequence[Row], file: str) -> bool:
-    found = _found(rows, _ECHO)
+def _throughput(report: Report, file: str) -> bool:
+    found = _found(report.rows, _ECHO)
     panels = _unique([f"{keys['place']}, clients: {keys['n']}" for keys, _ in found])
     if not panels:
         return False
@@ -79,8 +78,8 @@ def _throughput(rows: Sequence[Row], file: str) -> bool:
     return True
 
 
-def _latency(rows: Sequence[Row], file: str) -> bool:
-    found = _found(rows, _LATENCY)
+def _latency(report: Report, file: str) -> bool:
+    found = _found(report.rows, _LATENCY)
     panels = _unique([keys["panel"] for keys, _ in found])
     if not panels:
         return False
@@ -93,8 +92,8 @@ def _latency(rows: Sequence[Row], file: str) -> bool:
     return True
 
 
-def _efficiency(rows: Sequence[Row], file: str) -> bool:
-    found = _found(rows, _EFFICIENCY)
+def _efficiency(report: Report, file: str) -> bool:
+    found = _found(report.rows, _EFFICIENCY)
     operations = _unique([keys["operation"] for keys, _ in found])
     if not operations:
         return False

@@ -87,7 +87,7 @@ class OwnServer:
             "master_secret_file": str(secret),
             "state_file": str(state),
             "checksums": ["xxh3", "crc32c", "crc32", "none"],
-            "extra_operations": ["benchmarks.pipeline.operations:OPERATIONS"],
+            "extra_operations": ["benchmarks.pipeline.lapack:OPERATIONS"],
             "pool_bytes": 4096 * MIB,
             "queue_bytes": 2048 * MIB,
             "max_shared_memory_bytes": 1024 * MIB,
@@ -201,6 +201,14 @@ def replies(client: Client, work: Iterable[Call], window: int, pack: int = 1) ->
         if isinstance(outcome, AccelError):
             raise outcome
         yield outcome
+
+
+def took_s(client: Client, work: Iterable[Call], window: int, pack: int = 1) -> float:
+    """Wall seconds until every call has its reply."""
+    start_s = time.perf_counter()
+    for _ in replies(client, work, window, pack):
+        pass
+    return time.perf_counter() - start_s
 
 
 def packed(

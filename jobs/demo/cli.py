@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -15,6 +15,7 @@ from jobs.demo.cluster import ClusterOptions
 from jobs.demo.record import DemoCheck, DemoRecord, as_json, run_checks
 from jobs.demo.report import check_table, phase_table, report_page
 from jobs.demo.run import DemoOptions, Images, InputSize, Phases, demo_cluster, run_demo
+from jobs.demo.secure import LEFT_OUT, run_secure_demo
 from jobs.factorize.cli import result_table
 from jobs.factorize.job import write_outcome as write_factorize
 from jobs.images.job import write_outcome as write_images
@@ -30,6 +31,9 @@ from jobs.options import shown, with_options
     shown("--accel-nodes", type=click.IntRange(1, 16), default=2, help="Nodes with a pipeline server."),
     shown("--mode", type=click.Choice(("auto", "netns", "docker", "loopback")), default="auto",
           help="Network namespaces (root), containers, or one network."),
+    click.option("--hadoop-version", default="", metavar="V", help="Another Hadoop, such as 3.3.6."),
+    click.option("--secure", is_flag=True,
+                 help="A cluster with Kerberos, and the first job alone, by ticket (root)."),
     click.option("--small", is_flag=True, help="Little input: a look at the machinery in a minute."),
     click.option("--keep", is_flag=True, help="Leave the cluster up (yarn-accel cluster down demo ends it)."),
 )  # fmt: skip
@@ -43,9 +47,12 @@ def demo(out: Path, **values: Any) -> None:
     size = (
         InputSize(n_matrices=12, n_max=400, n_images=200, n_image_files=2) if values["small"] else InputSize()
     )
+    up = replace(up, is_secure=values["secure"], hadoop_version=values["hadoop_version"])
     options = DemoOptions(
         up=up, size=size, n_tasks=2 * values["nodes"], is_kept=values["keep"], logs_dir=out / "logs"
     )
+    if values["secure"]:
+        _run_secure(options)
     with Progress() as progress:
         phases = Phases(progress.milestone)
         with demo_cluster(options, progress.report):
@@ -59,8 +66,24 @@ def demo(out: Path, **values: Any) -> None:
         console.print(table)
     for path in written:
         console.print(path, soft_wrap=True)
-    if values["keep"]:
-        console.print("the cluster stays up; end it with: yarn-accel cluster down demo")
+    _end(checks, is_kept=values["keep"])
+
+
+def _run_secure(options: DemoOptions) -> NoReturn:
+    """Run the job that runs with Kerberos, and end."""
+    with Progress() as progress, demo_cluster(options, progress.report):
+        record = run_secure_demo(options, Phases(progress.milestone), progress.report)
+    checks = tuple(record.checks())
+    console = results_console()
+    for table in (result_table(record.factorize), check_table(checks)):
+        console.print(table)
+    console.print(LEFT_OUT, soft_wrap=True)
+    _end(checks, is_kept=options.is_kept)
+
+
+def _end(checks: tuple[DemoCheck, ...], *, is_kept: bool) -> NoReturn:
+    if is_kept:
+        results_console().print("the cluster stays up; end it with: yarn-accel cluster down demo")
     failed = [check for check in checks if not check.ok]
     for check in failed:
         click.echo(f"demo: failed: {check.what} ({check.seen})", err=True)

@@ -23,6 +23,8 @@ class ClusterOptions:
     racks: int = 2
     accel_nodes: int = 2
     mode: str = "auto"
+    is_secure: bool = False
+    hadoop_version: str = ""
 
 
 def cluster_up(options: ClusterOptions, report: Report) -> dict[str, Any]:
@@ -33,6 +35,8 @@ def cluster_up(options: ClusterOptions, report: Report) -> dict[str, Any]:
     """
     numbers = ("--nodes", options.nodes, "--racks", options.racks, "--accel-nodes", options.accel_nodes)
     words = ("cluster", "up", options.name, *map(str, numbers), "--mode", options.mode, "--json")
+    words += ("--secure",) if options.is_secure else ()
+    words += ("--hadoop-version", options.hadoop_version) if options.hadoop_version else ()
     text = run_command(words, report)
     return dict(json.loads(text))
 

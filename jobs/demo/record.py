@@ -167,7 +167,7 @@ def _residuals(record: DemoRecord) -> DemoCheck:
     seen = f"worst of {len(record.factorize.results)}: {worst:.3g}"
     return DemoCheck(
         f"every residual is below {LIMIT:g}",
-        _below_limit([row.proven_residual for row in record.factorize.results]),
+        below_limit([row.proven_residual for row in record.factorize.results]),
         seen,
     )
 
@@ -177,12 +177,13 @@ def _verified(record: DemoRecord) -> DemoCheck:
     seen = f"{len(record.verified)} matrices, worst ratio {worst:.3g}"
     return DemoCheck(
         "factors read back pass an independent check here",
-        _below_limit([check.residual for check in record.verified]),
+        below_limit([check.residual for check in record.verified]),
         seen,
     )
 
 
-def _below_limit(residuals: list[float]) -> bool:
+def below_limit(residuals: list[float]) -> bool:
+    """Whether there are residuals, and all are below `LIMIT`."""
     return bool(residuals) and all(residual < LIMIT for residual in residuals)
 
 

@@ -152,7 +152,7 @@ def run_demo(options: DemoOptions, phases: Phases, report: Report) -> tuple[Demo
             cluster = cluster_up(options.up, report)
             images = cutting.result()
     conf_dir = Path(cluster["conf_dir"])
-    steps = _DemoSteps(options, conf_dir, data, phases, report)
+    steps = DemoSteps(options, conf_dir, data, phases, report)
     n_bytes, image_uris = steps.load(images)
     factorized, clustered = steps.factorize(), steps.cluster_images(image_uris, len(images))
     checks, servers = steps.look(factorized, cluster["pipeline_config_files"])
@@ -172,7 +172,7 @@ def run_demo(options: DemoOptions, phases: Phases, report: Report) -> tuple[Demo
     return record, images
 
 
-class _DemoSteps:
+class DemoSteps:
     """The work between the cluster's start and its end, phase by phase."""
 
     def __init__(

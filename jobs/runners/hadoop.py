@@ -14,7 +14,7 @@ from jobs.zipapp import ARCHIVE_NAME, build_zipapp
 from yarn_accel.client import COUNTER_GROUP
 from yarn_accel.errors import ConfigError
 from yarn_accel.storage import Store
-from yarn_accel.streaming import SiteSettings, user_name
+from yarn_accel.streaming import SiteSettings, site_user
 
 _MAPRED = "org.apache.hadoop.mapred"
 
@@ -47,7 +47,7 @@ class HadoopRunner:
         self._scratch = scratch
         self._credential_file = credential_file
         stamp = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 1_000_000:06d}"
-        self._home = f"{_file_system(site)}/user/{user_name()}/cluster-accel/{stamp}"
+        self._home = f"{_file_system(site)}/user/{site_user(site)}/cluster-accel/{stamp}"
 
     def __enter__(self) -> HadoopRunner:
         return self

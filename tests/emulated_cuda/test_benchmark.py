@@ -1,7 +1,6 @@
 """The benchmark `gpu` from end to end, so that none of its lines is run for the first time on a GPU."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,20 +9,13 @@ import pytest
 from benchmarks.gpu import SECTIONS
 from benchmarks.gpu.overlap import STAGES
 from tests.emulated_cuda.build import environment
+from tests.fixtures.programs import ran
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def benchmark(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks", "gpu", *words],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1700,
-    )
+    return ran([sys.executable, "-m", "benchmarks", "gpu", *words], cwd=ROOT, env=environment(), timeout=1700)
 
 
 @pytest.mark.timeout(1800)  # where every kernel has to be compiled on a busy machine
@@ -64,15 +56,8 @@ def test_what_there_is_no_time_for_is_named(cupy, tmp_path):
 
 
 def test_the_machine_is_named_before_the_tests_of_make_gpu_test(cupy):
-    ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu.machine"],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ran.stdout.startswith("EMULATED, no GPU: cuda:0")
+    done = ran([sys.executable, "-m", "benchmarks.gpu.machine"], cwd=ROOT, env=environment(), check=True)
+    assert done.stdout.startswith("EMULATED, no GPU: cuda:0")
 
 
 def test_it_refuses_to_be_a_result(cupy):

@@ -7,13 +7,13 @@ import inspect
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.emulated_cuda.build import ROOT, codec_folder
+from tests.fixtures.programs import ran
 from tests.unit.operations.cupy_contract import CODEC, CODECS, GOLDEN, wanted
 from tests.unit.operations.test_cupy_contract import stand_ins
 from yarn_accel.operations import gpu_errors
@@ -181,15 +181,12 @@ os._exit(0)  # 0.5 would crash where there is no driver.
 def with_codec(version, program, *words):
     """What Python prints with the real nvImageCodec, which complains of what it misses without a driver."""
     paths = [str(codec_folder(version)), str(ROOT), *sys.path[1:]]
-    ran = subprocess.run(
+    done = ran(
         [sys.executable, "-c", program, *words],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def forms(text):

@@ -1,4 +1,5 @@
 """A server process as on a node: GPUs found by NVML (emulated), computed on with CUDA (emulated)."""
+# ruff: noqa: F811 -- fixtures are imported
 
 import time
 
@@ -29,7 +30,7 @@ def start(nvml_library, tmp_path, monkeypatch):
         server.stop()
 
 
-def devices_of(server, credential, wanted):  # noqa: F811
+def devices_of(server, credential, wanted):
     """Which devices answer; asks until all that are wanted have."""
     seen, deadline_s, first = set(), time.monotonic() + 300, 0
     while not seen >= wanted:
@@ -41,18 +42,18 @@ def devices_of(server, credential, wanted):  # noqa: F811
     return seen
 
 
-def test_a_server_computes_on_every_gpu_of_its_node(start, credential):  # noqa: F811
+def test_a_server_computes_on_every_gpu_of_its_node(start, credential):
     server = start()
     assert devices_of(server, credential, {"cuda:0", "cuda:1"}) == {"cuda:0", "cuda:1"}
     text = (server.folder / "log").read_text(encoding="utf-8")
     assert "computes on cuda:1 with CUDA 12.9: " in text, "which libraries they are"
 
 
-def test_a_server_uses_the_gpu_that_it_was_given_and_no_other(start, credential):  # noqa: F811
+def test_a_server_uses_the_gpu_that_it_was_given_and_no_other(start, credential):
     assert devices_of(start(CUDA_VISIBLE_DEVICES=UUIDS[1]), credential, {"cuda:1"}) == {"cuda:1"}
 
 
-def test_a_gpu_that_nvml_says_is_lost_rests_and_the_other_goes_on(start, credential):  # noqa: F811
+def test_a_gpu_that_nvml_says_is_lost_rests_and_the_other_goes_on(start, credential):
     server = start()
     devices_of(server, credential, {"cuda:0", "cuda:1"})
     start.node.gpus[0].state = fake_nvml.LOST

@@ -2,11 +2,13 @@
 
 import importlib
 import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 from tests.emulated_cuda.build import UUIDS
+from tests.fixtures.refusals import refused
 from yarn_accel.errors import RejectedError, StartupError, UnavailableError
 from yarn_accel.operations import get
 from yarn_accel.operations.cuda_streams import set_memory_wait, through_streams, upload, with_memory
@@ -89,13 +91,22 @@ def test_memory_has_an_end(cupy):
         cupy.empty(1 << 31)
 
 
+@contextmanager
+def limited(pool, n_bytes):
+    """The pool takes so many bytes of the GPU at most."""
+    pool.set_limit(size=n_bytes)
+    try:
+        yield
+    finally:
+        pool.set_limit(size=0)
+
+
 def test_what_can_never_have_its_memory_is_too_large_and_what_may_have_it_later_is_not(cupy):
     runtime, pool = cupy.cuda.runtime, cupy.get_default_memory_pool()
     pool.free_all_blocks()
     free, total = runtime.memGetInfo()
-    with pytest.raises(RejectedError, match=f"needs at least .* of {total >> 20} MiB may be used") as caught:
+    with refused("too-large", match=f"needs at least .* of {total >> 20} MiB may be used"):
         with_memory(lambda: cupy.empty(total + 8, np.uint8))
-    assert caught.value.code == "too-large"
     kept = cupy.empty(free // 2, np.uint8)
     with pytest.raises(UnavailableError, match="others use the GPU's memory") as caught:
         with_memory(lambda: cupy.empty(free // 2 + (1 << 20), np.uint8))
@@ -103,12 +114,8 @@ def test_what_can_never_have_its_memory_is_too_large_and_what_may_have_it_later_
     kept = None
     assert with_memory(lambda: cupy.empty(free // 2 + (1 << 20), np.uint8)).nbytes > free // 2
     pool.free_all_blocks()
-    pool.set_limit(size=1 << 20)
-    try:
-        with pytest.raises(RejectedError, match="1 MiB of"):
-            with_memory(lambda: cupy.empty(1 << 21, np.uint8))
-    finally:
-        pool.set_limit(size=0)
+    with limited(pool, 1 << 20), pytest.raises(RejectedError, match="1 MiB of"):
+        with_memory(lambda: cupy.empty(1 << 21, np.uint8))
     assert kept is None
 
 
@@ -128,25 +135,17 @@ def test_what_another_lane_takes_meanwhile_makes_no_request_too_large(cupy):
         return own, cupy.empty(n_bytes, np.uint8)
 
     pool.free_all_blocks()
-    pool.set_limit(size=pool.used_bytes() + (100 << 20))
-    try:
-        with pytest.raises(UnavailableError, match=r"needs at least 80 MiB of the GPU's memory; \d+ MiB of"):
-            with_memory(work)
-    finally:
-        pool.set_limit(size=0)
+    needed = r"needs at least 80 MiB of the GPU's memory; \d+ MiB of"
+    with limited(pool, pool.used_bytes() + (100 << 20)), pytest.raises(UnavailableError, match=needed):
+        with_memory(work)
     assert len(others) == 1
 
 
 def test_what_a_request_had_when_it_asked_in_vain_counts_though_the_error_gives_it_back(cupy):
     pool, n_bytes = cupy.get_default_memory_pool(), 40 << 20
     pool.free_all_blocks()
-    pool.set_limit(size=pool.used_bytes() + (100 << 20))
-    try:
-        with pytest.raises(RejectedError, match="needs at least 120 MiB") as caught:
-            with_memory(lambda: [cupy.empty(n_bytes, np.uint8) for _ in range(3)])
-    finally:
-        pool.set_limit(size=0)
-    assert caught.value.code == "too-large"
+    with limited(pool, pool.used_bytes() + (100 << 20)), refused("too-large", "needs at least 120 MiB"):
+        with_memory(lambda: [cupy.empty(n_bytes, np.uint8) for _ in range(3)])
 
 
 def test_what_is_short_is_waited_for_as_long_as_it_was_said(cupy):

@@ -1,4 +1,5 @@
 """A pipeline server whose workers compute on two emulated GPUs, each with the real CuPy."""
+# ruff: noqa: F811 -- fixtures are imported
 
 import json
 import re
@@ -16,6 +17,7 @@ from tests.emulated_cuda.asking import N_CLIENTS, ask
 from tests.emulated_cuda.bad_operations import PATH
 from tests.emulated_cuda.build import UUIDS
 from tests.fixtures.fake_nvml import GpuRow
+from tests.fixtures.waiting import until
 from tests.integration.pipeline.conftest import credential, start_server  # noqa: F401 -- fixtures
 from tests.unit.operations.linear import general
 from yarn_accel.client.calls import Call, Tensor
@@ -27,7 +29,7 @@ INVALID, MEMORY, ECC, ILLEGAL_ADDRESS, LAUNCH_FAILURE, UNKNOWN = 1, 2, 214, 700,
 
 
 @pytest.fixture
-def gpu_server(start_server, eight_gpus, monkeypatch, tmp_path):  # noqa: F811
+def gpu_server(start_server, eight_gpus, monkeypatch, tmp_path):
     """``gpu_server(...)`` starts one; ``gpu_server.faults(...)`` has calls of its GPUs fail from then on."""
     faults = tmp_path / "faults"
     faults.touch()
@@ -57,7 +59,7 @@ def states(server):
     return {row["device"]: row["state"] for row in server.stats()["workers"]}
 
 
-def both_at_work(server, credential):  # noqa: F811
+def both_at_work(server, credential):
     """Wait until both GPUs have answered."""
     seen, deadline_s = set(), time.monotonic() + 120
     while seen != {"cuda:0", "cuda:1"}:
@@ -67,18 +69,17 @@ def both_at_work(server, credential):  # noqa: F811
         seen |= devices
 
 
-def test_many_at_a_time_use_both_and_each_gets_its_own(two_gpus, credential):  # noqa: F811
+def test_many_at_a_time_use_both_and_each_gets_its_own(two_gpus, credential):
     both_at_work(two_gpus, credential)
     devices, codes = ask(two_gpus, credential, 0, 25)
     assert devices <= {"cuda:0", "cuda:1"}
     assert codes == []
 
 
-def test_one_is_copied_in_and_another_out_while_a_third_is_computed(gpu_server, credential, monkeypatch):  # noqa: F811
+def test_one_is_copied_in_and_another_out_while_a_third_is_computed(gpu_server, credential, monkeypatch):
     """Requests that are too large to share a batch: each is in a lane of its own."""
-    monkeypatch.setenv(
-        "EMULATED_CUDA_DELAY_US", "20000"
-    )  # Each copy takes a while, however busy the machine is.
+    # Each copy takes a while, however busy the machine is.
+    monkeypatch.setenv("EMULATED_CUDA_DELAY_US", "20000")
     server = gpu_server(devices=("cuda:0",), extra_operations=("benchmarks.gpu.traced:OPERATIONS",))
     tensor = Tensor.of(general((700, 700)))
     with Client(server.endpoint, credential) as client:
@@ -90,7 +91,7 @@ def test_one_is_copied_in_and_another_out_while_a_third_is_computed(gpu_server, 
     pytest.fail("never all three at a time")
 
 
-def test_two_workers_share_each_gpu(gpu_server, credential):  # noqa: F811
+def test_two_workers_share_each_gpu(gpu_server, credential):
     server = gpu_server(workers_per_gpu=2)
     seen, deadline_s = [], time.monotonic() + 120
     while seen != [("cuda:0", True), ("cuda:0", True), ("cuda:1", True), ("cuda:1", True)]:
@@ -100,7 +101,7 @@ def test_two_workers_share_each_gpu(gpu_server, credential):  # noqa: F811
         seen = sorted((row["device"], row["n_jobs"] > 0) for row in rows)
 
 
-def test_bad_input_is_the_requests_own_fault(two_gpus, credential):  # noqa: F811
+def test_bad_input_is_the_requests_own_fault(two_gpus, credential):
     matrix = general((30, 30))
     matrix[3, 4] = np.nan
     with Client(two_gpus.endpoint, credential) as client, pytest.raises(AccelError) as caught:
@@ -111,7 +112,7 @@ def test_bad_input_is_the_requests_own_fault(two_gpus, credential):  # noqa: F81
 
 @pytest.mark.parametrize("in_library", [False, True], ids=["seen by CUDA", "seen by cuSOLVER"])
 @pytest.mark.parametrize("error", [ILLEGAL_ADDRESS, LAUNCH_FAILURE, UNKNOWN])
-def test_a_request_that_breaks_its_process_costs_nobody_else(gpu_server, credential, error, in_library):  # noqa: F811
+def test_a_request_that_breaks_its_process_costs_nobody_else(gpu_server, credential, error, in_library):
     """It is tried with a second process, then rejected; no GPU rests, and all others get their results."""
     server = gpu_server(quarantine_s=600.0, extra_operations=(PATH,), probe_gpus=False)
     both_at_work(server, credential)
@@ -136,23 +137,21 @@ def test_a_request_that_breaks_its_process_costs_nobody_else(gpu_server, credent
     assert (n_lost, now != before) == (4, True), "two processes for each of the two bad requests"
 
 
-def test_a_sick_device_that_only_cusolver_noticed_rests(gpu_server, credential):  # noqa: F811
+def test_a_sick_device_that_only_cusolver_noticed_rests(gpu_server, credential):
     server = gpu_server(quarantine_s=600.0, extra_operations=(PATH,), probe_gpus=False)
     both_at_work(server, credential)
     call = Call("k", "break-gpu", {"error": ECC, "in_library": True}, (Tensor.of(general((9, 9))),))
     with Client(server.endpoint, credential) as client, pytest.raises(AccelError) as caught:
         client.call(call)
     assert caught.value.code == "unavailable", "so it goes elsewhere"
-    deadline_s = time.monotonic() + 60
-    while "quarantined" not in states(server).values():
-        assert time.monotonic() < deadline_s, server.stats()["workers"]
+    until(lambda: "quarantined" in states(server).values(), "a GPU that rests")
 
 
 @pytest.mark.parametrize(
     ("call", "error"),
     [("launch", ECC), ("launch", ILLEGAL_ADDRESS), ("launch", LAUNCH_FAILURE), ("any", UNKNOWN)],
 )
-def test_a_gpu_that_goes_on_failing_rests(gpu_server, credential, call, error):  # noqa: F811
+def test_a_gpu_that_goes_on_failing_rests(gpu_server, credential, call, error):
     """A sick one at once; where a new process may be well, after it has failed different requests."""
     server = gpu_server(quarantine_s=600.0)
     both_at_work(server, credential)
@@ -171,7 +170,7 @@ def test_a_gpu_that_goes_on_failing_rests(gpu_server, credential, call, error): 
     assert ask(server, credential, 2 * 10**6, 5) == ({"cuda:1"}, []), "it rests"
 
 
-def test_what_the_library_refuses_is_the_requests_own(gpu_server, credential):  # noqa: F811
+def test_what_the_library_refuses_is_the_requests_own(gpu_server, credential):
     """No process is replaced for it, and no GPU rests."""
     server = gpu_server(quarantine_s=600.0)
     both_at_work(server, credential)
@@ -184,7 +183,7 @@ def test_what_the_library_refuses_is_the_requests_own(gpu_server, credential):  
     assert {row["pid"] for row in server.stats()["workers"] if row["device"]} == pids
 
 
-def test_a_gpu_that_failed_comes_back(gpu_server, credential):  # noqa: F811
+def test_a_gpu_that_failed_comes_back(gpu_server, credential):
     server = gpu_server(quarantine_s=1.0)
     both_at_work(server, credential)
     gpu_server.faults((1, "launch", LAUNCH_FAILURE))
@@ -193,7 +192,7 @@ def test_a_gpu_that_failed_comes_back(gpu_server, credential):  # noqa: F811
     both_at_work(server, credential)
 
 
-def test_memory_that_is_short_rests_no_gpu(gpu_server, credential):  # noqa: F811
+def test_memory_that_is_short_rests_no_gpu(gpu_server, credential):
     server = gpu_server(quarantine_s=600.0)
     both_at_work(server, credential)
     gpu_server.faults((0, "malloc", MEMORY))
@@ -212,16 +211,14 @@ def held_by_others(gpu_server, n_free_mib):
     gpu_server.faults(*((gpu, "held", TOTAL_MIB - n_free_mib) for gpu in (0, 1)))
 
 
-def test_memory_that_others_use_is_waited_for(gpu_server, credential):  # noqa: F811
+def test_memory_that_others_use_is_waited_for(gpu_server, credential):
     server = gpu_server(gpu_memory_wait_s=240.0)
     both_at_work(server, credential)
     held_by_others(gpu_server, 24)
     found = []
     asking = threading.Thread(target=lambda: found.append(ask(server, credential, 10**6, 1, 2000)))
     asking.start()
-    deadline_s = time.monotonic() + 120
-    while [row["state"] for row in server.stats()["workers"] if row["device"]] != ["busy", "busy"]:
-        assert time.monotonic() < deadline_s
+    until(lambda: {states(server)[name] for name in ("cuda:0", "cuda:1")} == {"busy"}, "both at work")
     assert found == []
     gpu_server.faults()
     asking.join()
@@ -229,7 +226,7 @@ def test_memory_that_others_use_is_waited_for(gpu_server, credential):  # noqa: 
     assert "quarantined" not in states(server).values()
 
 
-def test_memory_that_others_keep_is_named_with_figures_and_small_requests_go_on(gpu_server, credential):  # noqa: F811
+def test_memory_that_others_keep_is_named_with_figures_and_small_requests_go_on(gpu_server, credential):
     server = gpu_server(gpu_memory_wait_s=0.2)
     both_at_work(server, credential)
     held_by_others(gpu_server, 24)
@@ -237,9 +234,8 @@ def test_memory_that_others_keep_is_named_with_figures_and_small_requests_go_on(
         with pytest.raises(AccelError) as caught:
             client.call(Call("large", "lu", {}, (Tensor.of(general((2000, 2000))),)))
         assert caught.value.transient, "another server or a CPU may take it"
-        assert re.search(
-            r"needs at least \d+ MiB .* 24 MiB are free, other processes hold 2024 MiB", str(caught.value)
-        )
+        figures = r"needs at least \d+ MiB .* 24 MiB are free, other processes hold 2024 MiB"
+        assert re.search(figures, str(caught.value))
         client.call(Call("small", "lu", {}, (Tensor.of(general((20, 20))),)))
     gpu_server.faults()
     assert ask(server, credential, 10**6, 2, 2000)[1] == []
@@ -248,11 +244,6 @@ def test_memory_that_others_keep_is_named_with_figures_and_small_requests_go_on(
 def test_each_gpu_is_measured(gpu_server, tmp_path):
     found = tmp_path / "calibration.json"
     gpu_server(calibrate=True, calibration_file=str(found))
-    deadline_s = time.monotonic() + 240
-    rows = {}
-    while len(rows) < len(UUIDS):
-        assert time.monotonic() < deadline_s, rows
-        time.sleep(0.1)
-        rows = json.loads(found.read_text()) if found.exists() else {}
-    for measured in rows.values():
+    until(lambda: found.exists() and len(json.loads(found.read_text())) == len(UUIDS), "all are measured")
+    for measured in json.loads(found.read_text()).values():
         assert {operation for operation, *_ in measured} == {name for name, _ in PROBLEMS}

@@ -75,7 +75,8 @@ def two_racks(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, A
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[None]:
     """Add the ends of the daemons' logs to the report of a failed test."""
     report = yield
-    cluster = getattr(item, "funcargs", {}).get("hadoop_cluster")
+    funcargs = getattr(item, "funcargs", {})
+    cluster = funcargs.get("hadoop_cluster") or funcargs.get("secure")
     if report.failed and cluster is not None:
         for path in cluster.log_files():
             tail = "\n".join(path.read_text(errors="replace").splitlines()[-LOG_LINES:])

@@ -70,7 +70,7 @@ def wheel(tmp_path_factory) -> Path:
     return path
 
 
-META = ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
+META = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
 
 
 @pytest.mark.parametrize(

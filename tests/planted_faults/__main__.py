@@ -45,32 +45,39 @@ PARTS = {
         "tests/unit/operations/test_linear.py",
         "tests/property/operations",
     ),
-    "backfilling": (
-        "tests/unit/torque/core/test_availability.py",
-        "tests/unit/torque/backfilling",
+    "counts": (
+        "tests/unit/torque/model/test_availability.py",
+        "tests/unit/torque/simulate",
         "tests/property/torque/test_backfilling.py",
+    ),
+    "backfilling": (
         "tests/property/torque/test_node_table.py",
-        "tests/property/torque/test_live_equals_incremental.py",
         "tests/property/torque/test_live_backfilling.py",
     ),
-    "policies": ("tests/unit/torque/policies", "tests/property/torque/test_policies.py"),
+    "policies": (
+        "tests/unit/torque/decide",
+        "tests/unit/torque/test_recorded_decisions.py",
+        "tests/property/torque/test_policies.py",
+    ),
     "handshake": (
-        "tests/unit/torque/handshake",
-        "tests/property/torque/test_handshake_walks.py",
-        "tests/property/torque/test_handshake_exhaustive.py",
+        *(
+            f"tests/unit/torque/grid/test_{name}.py"
+            for name in ("holder", "coordinator", "guest", "home_job")
+        ),
+        "tests/property/torque/test_handshake.py",
     ),
     "grid": (
-        "tests/unit/torque/grid",
+        *(f"tests/unit/torque/grid/test_{name}.py" for name in ("search", "ways", "simulator", "experiment")),
         "tests/property/torque/test_grid.py",
         "tests/property/torque/test_grid_job_model.py",
     ),
-    "membership": ("tests/unit/torque/core/test_membership.py",),
+    "membership": ("tests/unit/torque/grid/test_membership.py",),
     "parse": (
-        "tests/unit/torque/parse",
+        *(f"tests/unit/torque/batch/test_{name}.py" for name in ("openpbs", "captures", "damage")),
         "tests/property/torque/test_parse_round_trip.py",
         "tests/property/torque/test_parse_fuzz.py",
     ),
-    "learning": ("tests/unit/torque/learning", "tests/unit/torque/predict"),
+    "learning": ("tests/unit/torque/learn",),
     "daemon": ("tests/unit/torque/daemon", "tests/integration/torque/daemon/test_commands.py"),
 }
 """Tests of each part, the quickest first."""

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.programs import ran
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = [sys.executable, "-m", "tests.lanes"]
 PATIENCE_S = 120
@@ -31,9 +33,7 @@ def python(program: str) -> str:
 
 
 def run(*lanes: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PROGRAM, *lanes], cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
+    return ran([*PROGRAM, *lanes], cwd=ROOT, timeout=PATIENCE_S)
 
 
 def test_every_line_bears_the_name_of_its_lane() -> None:

@@ -27,16 +27,15 @@ import pwd
 import secrets
 import socket
 import stat
-import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from yarn_accel.client.token_file import read_secrets, write_secrets
-from yarn_accel.core.revocations import Revocations, parse_revocations
+from yarn_accel.core.credential_grant import Revocations, parse_revocations
 from yarn_accel.errors import AccelError, AuthenticationError, ConfigError, RejectedError, UnavailableError
-from yarn_accel.users import login_name
+from yarn_accel.users import login_name, peer_uid
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential, decode, encode, issue
 
 logger = logging.getLogger(__name__)
@@ -50,7 +49,6 @@ _RUN = Path("/run/yarn-accel")
 _PATIENCE_S = 15.0
 _PAUSE_S = 0.2
 _MAX_ANSWER_BYTES = 65536
-_UCRED = struct.Struct("3i")
 #: Seconds between two looks at the list of revoked credentials.
 _LOOK_S = 1.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -355,7 +353,7 @@ def _ask(path: Path, trusted: frozenset[int], question: dict[str, Any]) -> dict[
     until_s = time.monotonic() + _PATIENCE_S
     while True:
         with _connected(path, until_s) as sock:
-            _, user, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+            user = peer_uid(sock)
             if user not in trusted:
                 raise UnavailableError(f"who listens there is user {user}, whom nobody named (--master-user)")
             line = _exchange(sock, question)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import json
 import logging
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, core_schema
 
 from yarn_accel.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+#: libyaml's parser where PyYAML has it, which takes a fifth of the time; both load nothing but plain values.
+_LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_SHOWN = 60
+_MAX_FAULTS = 8
 #: Pydantic's type of an error -> the right value in words, with the bounds that pydantic names.
 _WANTED = {
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
@@ -41,6 +48,26 @@ _WANTED = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class LazySection:
+    """The model of a section that is imported where a file has it: `Annotated[Any, LazySection(...)]`."""
+
+    module: str
+    name: str
+
+    def model(self) -> type[BaseModel]:
+        """Import it."""
+        found: type[BaseModel] = getattr(importlib.import_module(self.module), self.name)
+        return found
+
+    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Validate all but None by the model."""
+        return core_schema.no_info_before_validator_function(self._validated, handler(Any))
+
+    def _validated(self, value: Any) -> Any:
+        return None if value is None else self.model().model_validate(value)
+
+
 def read_settings(path: Path, *, may_be_empty: bool = False) -> dict[str, Any]:
     """The keys and values of a file; none of an empty one, where that is allowed.
 
@@ -55,6 +82,8 @@ def read_settings(path: Path, *, may_be_empty: bool = False) -> dict[str, Any]:
         raise ConfigError(f"{path}: {error.message}", cure=error.cure) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not YAML: {_reason(error)}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not YAML: nested too deeply") from None
     if values is None and may_be_empty:
         return {}
     if not isinstance(values, dict):
@@ -97,15 +126,25 @@ def described(settings: BaseModel, indent: str = "") -> Iterator[str]:
             yield f"{indent}{name}: {json.dumps(values[name])}  # {field.description}"
 
 
-def complaints(error: ValidationError, model: type[BaseModel]) -> str:
-    """All faults of settings for `model`: each key with its fault, unknown keys with the known ones."""
+def complaints(error: ValidationError, model: type[BaseModel], values: Any = None) -> str:
+    """All faults of settings for `model`: each key with its fault, unknown keys with the known ones.
+
+    Args:
+        values: what was validated, for the names of what lies in lists.
+    """
     texts: list[str] = []
+    places = [item["loc"] for item in error.errors()]
     wanted: dict[str, list[str]] = {}
     given: dict[str, str] = {}
     for item in error.errors():
-        place, section = _found(model, item["loc"])
+        loc = item["loc"]
+        if item["type"] == "too_short" and any(each != loc and each[: len(loc)] == loc for each in places):
+            # Pydantic does not count what is wrong for another reason.
+            continue
+        place, section = _found(model, loc, values)
         if item["type"] in _WANTED:
-            words = _WANTED[item["type"]].format(**item.get("ctx", {}))
+            bounds = {key: _as_written(each) for key, each in item.get("ctx", {}).items()}
+            words = _WANTED[item["type"]].format(**bounds)
             wanted.setdefault(place, []).append(words.replace("'", '"'))
             given[place] = _shown(item["input"])
             continue
@@ -117,12 +156,28 @@ def complaints(error: ValidationError, model: type[BaseModel]) -> str:
             message = item["msg"].removeprefix("Value error, ")
         texts.append(f"{place}: {message}" if place else message)
     texts += (f"{place}: must be {' or '.join(some)}, not {given[place]}" for place, some in wanted.items())
+    if len(texts) > _MAX_FAULTS:
+        texts[_MAX_FAULTS:] = [f"and {len(texts) - _MAX_FAULTS} more"]
     return "; ".join(texts)
 
 
 def _loaded(text: str) -> Any:
     """The values in a text; `ConfigError` for a key that is given twice, as one of the two would be lost."""
-    loader = yaml.SafeLoader(text)
+    was_on = gc.isenabled()
+    # A large file becomes a million objects without cycles, which the collector would visit again and again.
+    gc.disable()
+    try:
+        return _loaded_by(_LOADER, text)
+    except yaml.YAMLError:
+        # PyYAML's own parser says more of what is wrong.
+        return _loaded_by(yaml.SafeLoader, text)
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _loaded_by(make_loader: type[Any], text: str) -> Any:
+    loader = make_loader(text)
     try:
         root = loader.get_single_node()
         _check_keys(root, set())
@@ -162,11 +217,21 @@ def _reason(error: yaml.YAMLError | UnicodeDecodeError) -> str:
 
 def _shown(value: Any) -> str:
     """A value about as it stands in the file, and not all of a long one."""
-    text = json.dumps(value, default=str, ensure_ascii=False)
+    return _cut(json.dumps(value, default=str, ensure_ascii=False))
+
+
+def _as_written(bound: Any) -> Any:
+    """A large bound without its fraction, which is 0."""
+    return int(bound) if isinstance(bound, float) and 1e6 <= abs(bound) < 1e18 else bound
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
-def _found(model: type[BaseModel], place: tuple[int | str, ...]) -> tuple[str, type[BaseModel]]:
+def _found(
+    model: type[BaseModel], place: tuple[int | str, ...], values: Any = None
+) -> tuple[str, type[BaseModel]]:
     """A place as people write it, and the innermost model on the way there.
 
     Pydantic names the branches of a union as well, which nobody has written.
@@ -175,12 +240,29 @@ def _found(model: type[BaseModel], place: tuple[int | str, ...]) -> tuple[str, t
     inner: Any = None
     for part in place:
         field = model.model_fields.get(str(part))
-        inner = field.annotation if field is not None else inner
+        if field is not None:
+            lazy = (each.model() for each in field.metadata if isinstance(each, LazySection))
+            inner = next(lazy, field.annotation)
         is_branch = field is None and typing.get_origin(inner) in (typing.Union, types.UnionType)
         if not is_branch:
-            parts.append(str(part))
+            values = _part(values, part)
+            parts.append(f"{part}{_name_of(values)}" if isinstance(part, int) else str(part))
         for each in (inner, *typing.get_args(inner)):
             if isinstance(each, type) and issubclass(each, BaseModel):
                 model, inner = each, None
                 break
     return ".".join(parts), model
+
+
+def _part(values: Any, part: int | str) -> Any:
+    """A value inside others; None: there is none."""
+    try:
+        return values[part]
+    except (LookupError, TypeError):
+        return None
+
+
+def _name_of(values: Any) -> str:
+    """`` (NAME)`` of an entry of a list that has an `id` or `name`; empty for others."""
+    name = values.get("id", values.get("name")) if isinstance(values, Mapping) else None
+    return f" ({_cut(name)})" if isinstance(name, str) and name else ""

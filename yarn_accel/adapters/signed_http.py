@@ -330,8 +330,11 @@ def guarded(
             return web.Response(status=411, text="how long is the body? Content-Length is missing\n")
         if (n_bytes or 0) > max_bytes:
             return web.Response(status=413, text=f"more than {max_bytes} bytes\n")
+        reading = read(request, n_bytes or 0)
+        is_there = request.content.is_eof() and (n_bytes or 0) <= _SHORT_BYTES
         try:
-            body = await asyncio.wait_for(read(request, n_bytes or 0), _BODY_S)
+            # What is there already is read at once; a timer and a task would cost as much as all else here.
+            body = await (reading if is_there else asyncio.wait_for(reading, _BODY_S))
         except asyncio.TimeoutError:
             return web.Response(status=408, text=f"no body within {_BODY_S:g} s\n")
         if body is None:

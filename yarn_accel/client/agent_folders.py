@@ -87,6 +87,11 @@ def agent_sockets(environ: Mapping[str, str]) -> Sequence[Tuple[str, bool]]:
     return found + places if environ.get(VARIABLE) else places + found
 
 
+def application_user(path: str) -> str:
+    """Whose application an agent belongs to, by the path of its socket; empty: that is not known."""
+    return _read_identity(path.rpartition("/")[0]).user
+
+
 def _of_applications(
     above: Sequence[Tuple[str, bool]], node: str, user: int, environ: Mapping[str, str]
 ) -> List[Tuple[str, bool]]:

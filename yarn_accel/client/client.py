@@ -86,6 +86,8 @@ from yarn_accel.wire import (
 if TYPE_CHECKING:
     import ssl
 
+    from yarn_accel.client.job_user import JobUser
+
 #: Largest answer that is received.
 MAX_REPLY_BYTES = 4 << 30
 #: Begins the reason of a `Busy` that asks for the same call at once: a worker was lost with its inputs.
@@ -127,6 +129,7 @@ class Client:
             silence; None: as ``timeout_s``.
         lost_after_s: after so long without an acknowledgement from the server's node it is off the network
             (see `transport`); a busy node acknowledges, so this may be much shorter than ``timeout_s``.
+        job_user: a server that the job knows gets its tokens, so that calls run as that user; see `job_user`.
 
     Attributes:
         is_draining: the server takes nothing new: it finishes what it has.
@@ -149,6 +152,7 @@ class Client:
         on_progress: Optional[Callable[[Call, str, float], None]] = None,
         lost_after_s: float = LOST_AFTER_S,
         silent_after_s: Optional[float] = None,
+        job_user: Optional[JobUser] = None,
     ) -> None:
         is_local = node is None or node == endpoint.node
         self.endpoint = endpoint
@@ -166,6 +170,7 @@ class Client:
             tls=tls,
             lost_after_s=lost_after_s,
             silent_after_s=silent_after_s,
+            job_user=job_user,
         )
         self._on_progress = on_progress
         self._copy_results = copy_results
@@ -204,6 +209,11 @@ class Client:
         """How the bytes travel: ``memfd`` (large ones; small ones by Unix socket), ``unix``, ``tls`` or
         ``tcp``; empty when not connected."""
         return "" if self._is_over or self._transport is None else self._transport.carrier
+
+    @property
+    def principal(self) -> str:
+        """The user that the server reads and writes as; empty: its own, or not connected."""
+        return "" if self._is_over or self._transport is None else self._transport.principal
 
     @property
     def n_in_flight(self) -> int:

@@ -2,7 +2,8 @@
 
 Sources in this order, each with a short time-out:
 
-1. the agent's Unix socket: ``ACCEL_AGENT``, else where agents listen by default (`agent_folders`);
+1. the agent's Unix socket: ``ACCEL_AGENT``, else where agents listen by default (`agent_folders`); where it
+   knows no server, that of another application of the same user, such as one that this one shall replace;
 2. the master: each address in ``ACCEL_MASTER`` (comma separated; the ResourceManager's proxy of the
    application survives attempts), asked for the servers of ``NM_HOST``;
 3. none: the reason says why, and the mapper computes on its own CPU.
@@ -20,16 +21,16 @@ import json
 import math
 import os
 import socket
-import struct
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
-from yarn_accel.client.agent_folders import agent_sockets
+from yarn_accel.client.agent_folders import agent_sockets, application_user
 from yarn_accel.client.binding import Binding, Endpoint, choose, parse_binding
 from yarn_accel.client.request_routing import RoutingHints, parse_routing_hints
 from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import ConfigError
+from yarn_accel.users import peer_uid
 
 AGENT_TIMEOUT_S = 0.5
 MASTER_TIMEOUT_S = 1.0
@@ -40,7 +41,6 @@ SERVERS_PATH = "/v1/servers"
 #: After a lookup without an answer, the next one comes after so many times the seconds it took.
 _PAUSE_PER_LOOKUP = 19.0
 _QUESTION = b'{"v": 1, "want": "servers"}\n'
-_UCRED = struct.Struct("3i")
 _MAX_MASTERS = 4
 
 
@@ -77,12 +77,21 @@ def discover_servers(environ: Mapping[str, str]) -> DiscoveredServers:
     """Ask now; never raises, and takes at most the sum of the time-outs."""
     node = environ.get("NM_HOST", "")
     failures: List[str] = []
+    first: Optional[DiscoveredServers] = None
     for path, is_trusted in agent_sockets(environ):
+        if first is not None and application_user(path) != application_user(first.where):
+            continue
         try:
-            return _from_agent(path, is_trusted, node)
+            found = _from_agent(path, is_trusted, node)
         except (OSError, ValueError, ConfigError) as error:
             reraise_from_signal(error)
             failures.append("agent {}: {}".format(path, _why(error)))
+            continue
+        if found.binding.servers:
+            return found
+        first = first or found
+    if first is not None:
+        return first
     masters = [url.strip() for url in environ.get("ACCEL_MASTER", "").split(",") if url.strip()]
     for url in masters[:_MAX_MASTERS]:
         if not node:
@@ -178,7 +187,8 @@ def parse_servers(raw: bytes, node: str) -> DiscoveredServers:
 
 def _from_agent(path: str, is_trusted: bool, node: str) -> DiscoveredServers:
     deadline_s = time.monotonic() + AGENT_TIMEOUT_S
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+    sock = socket.SocketType(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
         sock.settimeout(AGENT_TIMEOUT_S)
         sock.connect(path)
         if not is_trusted:
@@ -195,12 +205,14 @@ def _from_agent(path: str, is_trusted: bool, node: str) -> DiscoveredServers:
                 raise ConfigError("the answer is longer than {} bytes".format(MAX_ANSWER_BYTES))
             if time.monotonic() >= deadline_s and not raw.endswith(b"\n"):
                 raise socket.timeout()
+    finally:
+        sock.close()
     return _found(raw, node, "agent", path)
 
 
-def check_peer(sock: socket.socket) -> None:
+def check_peer(sock: socket.SocketType) -> None:
     """Raise ConfigError unless root or this task's own user listens at the other end."""
-    _, user, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    user = peer_uid(sock)
     if user not in (0, os.geteuid()):
         raise ConfigError("user {} listens there, neither root nor this task's".format(user))
 

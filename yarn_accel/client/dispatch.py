@@ -276,9 +276,10 @@ class Dispatcher:
         """Close all connections and forget what was under way; the counts go on."""
         self._is_unfinished = True
         self._clear_wait()
-        clients, self._clients = self._clients, []
-        for client in clients:
-            client.close()
+        while self._clients:
+            # Known until it is closed: whatever interrupts this, the next one closes it.
+            self._clients[-1].close()
+            self._clients.pop()
         self._commands.clear()
         self._outcomes.clear()
         self._lost.clear()
@@ -338,8 +339,8 @@ class Dispatcher:
     def _close(self, order: ds.CloseServer) -> None:
         client = self._client_of(order.server)
         self._lost.discard(client)
-        self._clients.remove(client)
         client.close()
+        self._clients.remove(client)
 
     def _client_of(self, server: Endpoint) -> Client:
         return next(client for client in self._clients if client.endpoint is server)

@@ -33,7 +33,7 @@ from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.client.discovery import check_peer
 from yarn_accel.client.reporter import Reporter
 from yarn_accel.client.signal_errors import reraise_from_signal
-from yarn_accel.client.token_file import read_secrets
+from yarn_accel.client.token_file import TOKEN_VARIABLE, read_secrets
 from yarn_accel.errors import AccelError, ConfigError, UnavailableError
 from yarn_accel.wire.credential import SECRET_ALIAS, claim_token, decode
 
@@ -44,7 +44,6 @@ _GRACE_S = 5.0
 #: So soon the agent hears of a change between reading and computing.
 _LOOK_S = 0.1
 _MAX_LINE_BYTES = 65536
-_TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -267,7 +266,7 @@ class DeviceClaim:
             "forms": list(self._forms),
             "gpus": self._n_gpus,
         }
-        token_file = self._environ.get(_TOKEN_VARIABLE, "")
+        token_file = self._environ.get(TOKEN_VARIABLE, "")
         if token_file:
             encoded = read_secrets(Path(token_file).read_bytes()).get(SECRET_ALIAS)
             if encoded is not None:
@@ -289,7 +288,7 @@ class _AgentLink:
 
     def __init__(self, path: str, is_trusted: bool) -> None:
         self._received = b""
-        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sock = socket.SocketType(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._sock.settimeout(_AGENT_TIMEOUT_S)
             self._sock.connect(path)

@@ -161,6 +161,7 @@ class _Opening:
     ) -> Callable[[], Dispatcher]:
         """Whatever this task finds."""
         from yarn_accel.client import task_servers as tasks
+        from yarn_accel.client.job_user import JobUser
 
         with self._waits.during("the node's agent or the master to name the servers"):
             servers = tasks.TaskServers(self._environ, self._attempt, binding)
@@ -177,6 +178,8 @@ class _Opening:
                 )
             self._options["on_wait"]("computing on this node's CPU: {}".format(servers.reason))
         self._options["node"] = self._attempt.node
+        given = dict(self._options.get("client_options") or {})
+        self._options["client_options"] = {"job_user": JobUser.of(self._environ), **given}
         if found is not None and not servers.is_fixed:
             self._options["find_servers"] = servers.now
         shown = found or tasks.NO_CREDENTIAL

@@ -14,14 +14,12 @@ from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.client.discovery import ServerWatch
 from yarn_accel.client.dispatch_state import ServersFound
 from yarn_accel.client.signal_errors import reraise_from_signal
-from yarn_accel.client.token_file import read_secrets
+from yarn_accel.client.token_file import TOKEN_VARIABLE, read_secrets
 from yarn_accel.errors import AccelError, StartupError
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential, decode
 
 #: In a task's working directory: the binding that travelled with the job.
 BINDING_FILE = "binding.json"
-#: Where Hadoop says which file has the credentials of a task.
-TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 NO_CREDENTIAL = Credential("nobody", 1, "none", b"")
 """For a dispatcher that has no server to show a credential to."""
 

@@ -1,4 +1,4 @@
-"""Read and write the secrets of a Hadoop token storage file.
+"""Read the tokens and secrets of a Hadoop token storage file, and write one with secrets.
 
 Hadoop hands a task its credentials in the file named by ``HADOOP_TOKEN_FILE_LOCATION``; a job is given some
 with ``mapreduce.job.credentials.binary``. The file is ``HDTS``, one byte of format, and then
@@ -9,13 +9,14 @@ with ``mapreduce.job.credentials.binary``. The file is ``HDTS``, one byte of for
 * format 1 (Protocol Buffers): one length-delimited message whose field 1 repeats tokens and field 2 secrets,
   a secret being a message of field 1 (alias) and field 3 (value).
 
-Delegation tokens are stepped over: this project only keeps its own secret there. Nothing here puts a value
-into an error message. Standard library only, Python 3.8.
+This project keeps a secret of its own there; the tokens are Hadoop's. Nothing here puts a value into an error
+message. Standard library only, Python 3.8.
 """
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, Mapping, Tuple
+import base64
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Tuple
 
 from yarn_accel.client.writable import decode_number, encode_number, n_bytes_after
 from yarn_accel.errors import RemoteProtocolError
@@ -29,6 +30,36 @@ MAX_FIELD_BYTES = 1 << 20
 
 Secrets = Dict[str, bytes]
 
+#: The kind of the tokens that a NameNode gives.
+HDFS_KIND = "HDFS_DELEGATION_TOKEN"
+#: Where Hadoop says which file has the credentials of a container, or of a task.
+TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
+
+
+class StoredToken(NamedTuple):
+    """A token of a Hadoop service: whoever shows it acts as its owner.
+
+    Attributes:
+        identifier: describes the right; only the service reads it.
+        password: its secret half; `repr` shows neither of the two.
+        kind: such as `HDFS_KIND`.
+        service: whom it is for: ``address:port``, or ``ha-hdfs:NAME`` for a name service.
+    """
+
+    identifier: bytes
+    password: bytes
+    kind: str
+    service: str
+
+    def __repr__(self) -> str:
+        return "StoredToken(kind={!r}, service={!r})".format(self.kind, self.service)
+
+    def url_form(self) -> str:
+        """The token as ``delegation=`` in an address of Hadoop's web services wants it; a secret."""
+        fields = (self.identifier, self.password, self.kind.encode("utf-8"), self.service.encode("utf-8"))
+        raw = b"".join(encode_number(len(each)) + each for each in fields)
+        return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+
 
 def read_secrets(data: bytes) -> Secrets:
     """The secrets of a token storage file, by alias.
@@ -36,6 +67,19 @@ def read_secrets(data: bytes) -> Secrets:
     Raises:
         RemoteProtocolError: not such a file, or damaged; the message names the byte offset, never a value.
     """
+    return _read(data)[1]
+
+
+def read_tokens(data: bytes) -> Tuple[StoredToken, ...]:
+    """The tokens of a token storage file, in its order.
+
+    Raises:
+        RemoteProtocolError: as `read_secrets`.
+    """
+    return tuple(_read(data)[0])
+
+
+def _read(data: bytes) -> Tuple[List[StoredToken], Secrets]:
     if len(data) > MAX_FILE_BYTES:
         raise RemoteProtocolError("token file: {} bytes, the limit is {}".format(len(data), MAX_FILE_BYTES))
     if data[:4] != MAGIC or len(data) < 5:
@@ -88,19 +132,25 @@ class _FieldReader:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
-            raise RemoteProtocolError("token file: alias at offset {} is not UTF-8".format(at)) from None
+            raise RemoteProtocolError("token file: text at offset {} is not UTF-8".format(at)) from None
 
 
-def _read_writable(cursor: _FieldReader) -> Secrets:
+def _read_writable(cursor: _FieldReader) -> Tuple[List[StoredToken], Secrets]:
+    tokens: List[StoredToken] = []
     for _ in range(_read_count(cursor)):
-        for _field in ("alias", "identifier", "password", "kind", "service"):
-            _read_field(cursor)
+        _read_field(cursor)  # the alias
+        identifier, password = _read_field(cursor), _read_field(cursor)
+        tokens.append(StoredToken(identifier, password, _read_text(cursor), _read_text(cursor)))
     secrets: Secrets = {}
     for _ in range(_read_count(cursor)):
-        at = cursor.position
-        alias = cursor.text(_read_field(cursor), at)
+        alias = _read_text(cursor)
         secrets[alias] = _read_field(cursor)
-    return secrets
+    return tokens, secrets
+
+
+def _read_text(cursor: _FieldReader) -> str:
+    at = cursor.position
+    return cursor.text(_read_field(cursor), at)
 
 
 def _read_count(cursor: _FieldReader) -> int:
@@ -118,27 +168,28 @@ def _read_number(cursor: _FieldReader) -> int:
     return decode_number(first + cursor.take(n_bytes_after(first[0])))
 
 
-def _read_protobuf(cursor: _FieldReader) -> Secrets:
+def _read_protobuf(cursor: _FieldReader) -> Tuple[List[StoredToken], Secrets]:
     at = cursor.position
     size = cursor.bounded(_read_varint(cursor), MAX_FILE_BYTES, "length", at)
     start = cursor.position
     cursor.take(size)
+    tokens: List[StoredToken] = []
     secrets: Secrets = {}
     for number, item in _fields(_FieldReader(cursor.data, start, start + size)):
-        if number == 2:
-            alias, value = _secret(item)
-            secrets[alias] = value
-    return secrets
+        at = item.position
+        fields = _contents(item)
+        if number == 1 and 2 in fields:
+            parts = _contents(_FieldReader(fields[2], 0, len(fields[2])))
+            kind, service = (item.text(parts.get(each, b""), at) for each in (3, 4))
+            tokens.append(StoredToken(parts.get(1, b""), parts.get(2, b""), kind, service))
+        elif number == 2:
+            secrets[item.text(fields.get(1, b""), at)] = fields.get(3, b"")
+    return tokens, secrets
 
 
-def _secret(item: _FieldReader) -> Tuple[str, bytes]:
-    at, alias, value = item.position, "", b""
-    for number, content in _fields(item):
-        if number == 1:
-            alias = content.text(content.take(content.end - content.position), at)
-        elif number == 3:
-            value = content.take(content.end - content.position)
-    return alias, value
+def _contents(message: _FieldReader) -> Dict[int, bytes]:
+    """The bytes of each length-delimited field of a message; of a repeated one the last."""
+    return {number: content.take(content.end - content.position) for number, content in _fields(message)}
 
 
 def _fields(cursor: _FieldReader) -> Iterator[Tuple[int, _FieldReader]]:

@@ -34,25 +34,33 @@ from typing import TYPE_CHECKING, Callable, Deque, Iterator, List, Optional, Seq
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import AccelError, AuthenticationError, RemoteProtocolError, UnavailableError
+from yarn_accel.users import peer_uid
 from yarn_accel.wire import (
     MEMFD,
+    NEED_DATA,
     NONCE_BYTES,
     PACKING,
     PROGRESS,
+    USER_TOKENS,
     Buffer,
     Checksum,
     ClientConnection,
     Credential,
     Event,
+    Failed,
     Limits,
     Message,
     Opened,
     Ping,
+    UserAccepted,
+    UserTokens,
     available_checksums,
 )
 
 if TYPE_CHECKING:
     import ssl
+
+    from yarn_accel.client.job_user import JobUser
 
 #: Every carrier, best first; ``memfd`` is the Unix socket with shared memory for what is large.
 CARRIERS = ("memfd", "unix", "tls", "tcp")
@@ -68,6 +76,10 @@ CONNECT_TIMEOUT_S = 5.0
 LOOK_S = 0.25
 #: The token of a ping that only asks for a sign of life.
 PROBE_TOKEN = 0
+#: Limit for a server to log in as the job's user.
+_LOGIN_TIMEOUT_S = 30.0
+#: The number of the message that hands tokens over, before any request has one.
+_TOKENS_ID = 0
 #: So many probes, or copies of the same bytes, must be unanswered: one alone may be lost on a bad line.
 UNANSWERED_PROBES = 2
 _PROBE_EVERY_S = 1
@@ -108,11 +120,13 @@ class Transport:
             The other carriers need none.
         max_payload_bytes: largest answer that will be received.
         tls: how to speak TLS; with it, plain TCP is not used.
+        job_user: whose tokens the server gets if it is one that the job knows; None: nobody's.
 
     Attributes:
         where: name and address of the server, for messages to people.
         connection: the protocol object.
         carrier: how the bytes travel, one of `CARRIERS`.
+        principal: the user that the server reads and writes as; empty: its own.
         next_event: takes the next event of what has arrived so far, without waiting; `NEED_DATA` when nothing
             complete has.
         fileno: the descriptor to wait for, for receiving and, with `has_outgoing`, for sending.
@@ -136,6 +150,7 @@ class Transport:
         tls: Optional[ssl.SSLContext] = None,
         lost_after_s: float = LOST_AFTER_S,
         silent_after_s: Optional[float] = None,
+        job_user: Optional[JobUser] = None,
     ) -> None:
         address = "{}:{}".format(endpoint.host, endpoint.port) if endpoint.port else endpoint.unix_path
         self.where = "{} ({})".format(endpoint.name, address)
@@ -149,17 +164,20 @@ class Transport:
         self._sending: List[Buffer] = []
         self._to_send: Deque[Iterator[List[Buffer]]] = collections.deque()
         deadline_s = time.monotonic() + connect_timeout_s
-        self._link = _open_link(endpoint, connect_timeout_s, lost_after_s, carriers, tls)
+        self._link = _open_link(endpoint, connect_timeout_s, lost_after_s, carriers, tls, job_user)
+        self.principal = ""
         try:
             self.fileno = self._link.fileno
             self._link.set_timeout(connect_timeout_s)
             offers = _offered(self._link, checksums), Limits(payload_bytes=max_payload_bytes)
-            capabilities = _capabilities(self._link, carriers)
+            capabilities = _capabilities(self._link, carriers, job_user)
             self.connection = ClientConnection(
                 credential, secrets.token_bytes(NONCE_BYTES), *offers, capabilities
             )
             self._may_carry_descriptors = False
             self._prove(deadline_s)
+            if USER_TOKENS in self.connection.capabilities and job_user is not None:
+                self._hand_over(job_user)
             self._link.set_timeout(self._look_s)
             self.next_event: Callable[[], Event] = self.connection.next_event
             self._may_carry_descriptors = MEMFD in self.connection.capabilities
@@ -406,13 +424,36 @@ class Transport:
         return UnavailableError("server {} {}".format(self.where, why))
 
     def _prove(self, deadline_s: float) -> None:
+        """Shake hands."""
+        while not isinstance(self._await_event(deadline_s), Opened):
+            pass
+
+    def _hand_over(self, job_user: JobUser) -> None:
+        """Have the server act as the user of this job."""
+        deadline_s = time.monotonic() + _LOGIN_TIMEOUT_S
+        for part in self.connection.send(UserTokens(_TOKENS_ID, job_user.tokens, job_user.application)):
+            view = memoryview(part)
+            while view:
+                view = view[self._link.send((view,), is_blocking=True) :]
+        event = self._await_event(deadline_s)
+        if isinstance(event, UserAccepted):
+            self.principal = event.principal
+        elif isinstance(event, Failed) and event.kind == "rejected":
+            raise AuthenticationError("{}: {}".format(self.where, event.message), cure=event.cure)
+        elif isinstance(event, Failed):
+            raise UnavailableError("{}: {}".format(self.where, event.message), cure=event.cure)
+        else:
+            raise UnavailableError("server {} did not take the job's tokens".format(self.where))
+
+    def _await_event(self, deadline_s: float) -> Event:
+        """The next event before requests begin."""
         try:
             while True:
                 event = self.connection.next_event()
                 for part in self.connection.data_to_send():
                     self._link.send((memoryview(part),), is_blocking=True)
-                if isinstance(event, Opened):
-                    return
+                if event is not NEED_DATA:
+                    return event
                 self._link.set_timeout(max(0.001, deadline_s - time.monotonic()))
                 n_bytes = self._link.receive((self.connection.wanted(),), is_blocking=True)
                 if n_bytes == 0:
@@ -437,9 +478,10 @@ def _offered(link: Link, checksums: Optional[Sequence[str]]) -> Sequence[str]:
     return known if link.carrier == "tcp" else ("none", *(name for name in known if name != "none"))
 
 
-def _capabilities(link: Link, carriers: Sequence[str]) -> Tuple[str, ...]:
+def _capabilities(link: Link, carriers: Sequence[str], job_user: Optional[JobUser]) -> Tuple[str, ...]:
     shares_memory = link.carrier == "unix" and "memfd" in carriers and _can_share()
-    return (PROGRESS, PACKING, MEMFD) if shares_memory else (PROGRESS, PACKING)
+    has_tokens = job_user is not None and job_user.tokens and link.is_known
+    return (PROGRESS, PACKING, *([MEMFD] * shares_memory), *([USER_TOKENS] if has_tokens else ()))
 
 
 def _can_share() -> bool:
@@ -491,12 +533,14 @@ class Link:
 
     Attributes:
         carrier: ``unix``, ``tcp`` or ``tls``.
+        is_known: more than the credential says who is at the other end: its certificate, or its user.
         descriptors: file descriptors that came with the bytes, first come first.
         fileno: gives the descriptor of the socket, to be waited for among others.
     """
 
-    def __init__(self, sock: socket.socket, carrier: str) -> None:
+    def __init__(self, sock: socket.SocketType, carrier: str, is_known: bool = False) -> None:
         self.carrier = carrier
+        self.is_known = is_known
         self.descriptors: Deque[int] = collections.deque()
         self.fileno = sock.fileno
         self._socket = sock
@@ -585,8 +629,10 @@ class Link:
 class TlsLink(Link):
     """A TCP socket with TLS; the session of the ssl module never blocks, `wait` does."""
 
-    def __init__(self, sock: ssl.SSLSocket, wants: Tuple[Type[Exception], Type[Exception]]) -> None:
-        super().__init__(sock, "tls")
+    def __init__(
+        self, sock: ssl.SSLSocket, wants: Tuple[Type[Exception], Type[Exception]], is_known: bool
+    ) -> None:
+        super().__init__(sock, "tls", is_known)
         self._tls = sock
         self._wants = wants
         self._timeout_s = 0.0
@@ -625,12 +671,15 @@ class TlsLink(Link):
             raise BlockingIOError
 
 
-def _start_tls(sock: socket.socket, endpoint: Endpoint, context: Optional[ssl.SSLContext]) -> Link:
+def _start_tls(
+    sock: socket.SocketType, endpoint: Endpoint, context: Optional[ssl.SSLContext], ca_file: str
+) -> Link:
     """Shake hands on a connected socket.
 
     Args:
         context: how to speak; None: the server must show a certificate of ``endpoint.ca_file``, or of an
             authority this machine trusts when that is empty.
+        ca_file: the authority that the job itself names; no other counts then.
 
     Raises:
         AuthenticationError: the server's certificate is not accepted.
@@ -639,14 +688,18 @@ def _start_tls(sock: socket.socket, endpoint: Endpoint, context: Optional[ssl.SS
     import ssl  # not every Python has it
 
     try:
-        own = context or ssl.create_default_context(cafile=endpoint.ca_file or None)
-        wrapped = own.wrap_socket(sock, server_hostname=endpoint.host)
+        own = context
+        if own is None:
+            own = ssl.create_default_context(cafile=ca_file or endpoint.ca_file or None)
+        is_checked = own.check_hostname and own.verify_mode == ssl.CERT_REQUIRED
+        wrapped = own.wrap_socket(sock, server_hostname=endpoint.host)  # type: ignore[arg-type]
     except ssl.SSLCertVerificationError as error:
         raise AuthenticationError(
             "{}: its certificate is not accepted: {}".format(endpoint.name, error.verify_message),
             cure="name the authority that signed it (ca_file), and the host as in the certificate",
         ) from None
-    return TlsLink(wrapped, (ssl.SSLWantReadError, ssl.SSLWantWriteError))
+    is_known = is_checked and (context is not None or bool(ca_file))
+    return TlsLink(wrapped, (ssl.SSLWantReadError, ssl.SSLWantWriteError), is_known)
 
 
 def _open_link(
@@ -655,6 +708,7 @@ def _open_link(
     lost_after_s: float,
     carriers: Sequence[str],
     tls: Optional[ssl.SSLContext],
+    job_user: Optional[JobUser],
 ) -> Link:
     """The best link to a server that this node can have.
 
@@ -663,15 +717,16 @@ def _open_link(
             accepts at once, however busy its server is.
         carriers: those that may be used.
         tls: how to speak TLS; made from the endpoint when that says so and none is given.
+        job_user: says by what servers are known.
 
     Raises:
         UnavailableError: nobody there.
-        AuthenticationError: the server's certificate is not accepted.
+        AuthenticationError: the server's certificate is not accepted, or another user listens there.
     """
     failures: List[str] = []
     for carrier, family, address in _addresses(endpoint, carriers, tls):
         try:
-            return _open(carrier, family, address, timeout_s, lost_after_s, endpoint, tls)
+            return _open(carrier, family, address, timeout_s, lost_after_s, endpoint, tls, job_user)
         except OSError as error:
             reraise_from_signal(error)
             failures.append("{}: {}".format(_format_address(address), _reason(error)))
@@ -700,8 +755,11 @@ def _open(
     lost_after_s: float,
     endpoint: Endpoint,
     tls: Optional[ssl.SSLContext],
+    job_user: Optional[JobUser],
 ) -> Link:
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # Not `socket.socket`, a class in Python on top of this one: a signal handler that raises within its
+    # `__init__` leaves an open socket to the garbage collector.
+    sock = socket.SocketType(family, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout_s if family == socket.AF_UNIX else min(timeout_s, lost_after_s))
         sock.connect(address)  # type: ignore[arg-type]
@@ -712,20 +770,39 @@ def _open(
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _enable_keepalive(sock, lost_after_s)
         if carrier == "tls":
-            return _start_tls(sock, endpoint, tls)
+            return _start_tls(sock, endpoint, tls, job_user.ca_file if job_user is not None else "")
         sock.setblocking(True)
-        return Link(sock, carrier)
+        return Link(sock, carrier, carrier == "unix" and _is_of_service(sock, endpoint, job_user))
     except BaseException:
         with contextlib.suppress(OSError):
             sock.close()
         raise
 
 
+def _is_of_service(sock: socket.SocketType, endpoint: Endpoint, job_user: Optional[JobUser]) -> bool:
+    """Whether the service listens at a Unix socket; False: nobody says who that is.
+
+    Raises:
+        AuthenticationError: somebody else listens there.
+    """
+    if job_user is None or job_user.service_uid is None:
+        return False
+    uid = peer_uid(sock)
+    if uid != job_user.service_uid:
+        raise AuthenticationError(
+            "{}: user {} listens at {}, and the servers run as user {}".format(
+                endpoint.name, uid, endpoint.unix_path, job_user.service_uid
+            ),
+            cure="somebody poses as a server there; or ACCEL_SERVICE_USER names another user than theirs",
+        )
+    return True
+
+
 def _format_address(address: object) -> str:
     return "{}:{}".format(*address[:2]) if isinstance(address, tuple) else str(address)
 
 
-def _enable_keepalive(sock: socket.socket, lost_after_s: float) -> None:
+def _enable_keepalive(sock: socket.SocketType, lost_after_s: float) -> None:
     """Have the kernel probe the other end of an idle TCP connection every second.
 
     The kernel ends a connection whose probes are not answered for `lost_after_s`, in whole seconds.

@@ -1,7 +1,10 @@
-"""Sizes, rates and durations as people read them. The one place where a number becomes text."""
+"""Sizes, rates and durations: as people read them, and how large a file may make them."""
 
 from __future__ import annotations
 
+#: What files may name of seconds and bytes: sums of larger ones lose single seconds and bytes.
+MAX_SECONDS = 1e9
+MAX_BYTES = 2**53
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 
 

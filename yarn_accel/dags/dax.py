@@ -1,16 +1,17 @@
 """DAX, the XML of Pegasus, versions 2 and 3: jobs, the files they use, and which job follows which.
 
-The parser is expat, with handlers for what a workflow needs: a document type, and so any entity, is refused.
+Names of files are opaque. The parser is expat, with handlers for what a workflow needs: a document type, and
+so any entity, is refused.
 """
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from xml.parsers import expat
 
 from yarn_accel.core.dags.model import MOST_EDGES, MOST_TASKS, Dag
-from yarn_accel.dags.file_edges import FileTask, check_file_name, dag_of_file_tasks
+from yarn_accel.core.units import MAX_BYTES, MAX_SECONDS
+from yarn_accel.dags.file_edges import FileTask, check_file_id, dag_of_file_tasks
 from yarn_accel.errors import ConfigError
 
 _MOST_DEPTH = 64
@@ -95,7 +96,7 @@ class _DaxReader:
         elif kind == "uses" and self._job is not None:
             self._use(self._job, attributes)
         elif kind == "file" and len(self._path) == 2:
-            self._given.add(check_file_name(_needed(attributes, "name", "file")))
+            self._given.add(check_file_id(_needed(attributes, "name", "file")))
         elif kind == "profile" and self._job is not None and attributes.get("key") == "runtime":
             self._runtime_text = ""
         elif kind == "child":
@@ -108,7 +109,9 @@ class _DaxReader:
     def _end(self, tag: str) -> None:
         kind = self._path.pop()
         if kind == "profile" and self._runtime_text is not None and self._job is not None:
-            self._job.runtime_s = _number(self._runtime_text.strip(), f"job {self._job.task}: runtime")
+            self._job.runtime_s = _number(
+                self._runtime_text.strip(), f"job {self._job.task}: runtime", MAX_SECONDS
+            )
             self._runtime_text = None
         elif len(self._path) == 1:
             self._job = None
@@ -124,14 +127,14 @@ class _DaxReader:
         if len(self._tasks) >= MOST_TASKS:
             raise ConfigError(f"more than {MOST_TASKS} jobs")
         runtime = attributes.get("runtime")
-        seconds = None if runtime is None else _number(runtime, f"job {task}: runtime")
+        seconds = None if runtime is None else _number(runtime, f"job {task}: runtime", MAX_SECONDS)
         self._job = self._tasks[task] = FileTask(task, seconds)
 
     def _use(self, job: FileTask, attributes: dict[str, str]) -> None:
-        file = check_file_name(attributes.get("file") or _needed(attributes, "name", "uses"))
+        file = check_file_id(attributes.get("file") or _needed(attributes, "name", "uses"))
         link = attributes.get("link", "input")
         if "size" in attributes:
-            size = _number(attributes["size"], f"job {job.task}: size of {file}")
+            size = _number(attributes["size"], f"job {job.task}: size of {file}", MAX_BYTES)
             # What its maker says of a file's size counts.
             if link == "output" or file not in self._made:
                 self._sizes[file] = size
@@ -163,11 +166,11 @@ def _needed(attributes: dict[str, str], key: str, tag: str) -> str:
     return value
 
 
-def _number(text: str, what: str) -> float:
+def _number(text: str, what: str, most: float) -> float:
     try:
         value = float(text)
     except ValueError:
         raise ConfigError(f"{what}: {text[:60]!r} is no number") from None
-    if not 0 <= value < math.inf:
-        raise ConfigError(f"{what}: expected a number from 0, found {text[:60]!r}")
+    if not 0 <= value <= most:
+        raise ConfigError(f"{what}: expected a number from 0 to {most:g}, found {text[:60]!r}")
     return value

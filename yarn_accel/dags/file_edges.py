@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import PurePosixPath
 
 from yarn_accel.core.dags.model import MOST_EDGES, Dag, DagEdge, DagTask
 from yarn_accel.core.tasks.values import ResourceId
+from yarn_accel.core.units import MAX_BYTES
 from yarn_accel.errors import ConfigError
 
 _LONGEST_NAME = 4096
@@ -31,14 +31,24 @@ class FileTask:
     times_s: Mapping[ResourceId, float] = field(default_factory=dict)
 
 
-def check_file_name(name: str) -> str:
-    """A file's name as it is, if it can only mean something below a folder.
+def check_file_id(name: str) -> str:
+    """The id of a file as it is: it tells files apart, and nobody opens one by it.
 
     Raises:
-        ConfigError: it is empty, absolute, too long, leads out of the folder with .., or has a NUL.
+        ConfigError: it is empty, too long, or has a NUL.
     """
     if not name or len(name) > _LONGEST_NAME or "\0" in name:
         raise ConfigError(f"a file is called {name[:60]!r}: expected 1 to {_LONGEST_NAME} characters, no NUL")
+    return name
+
+
+def check_file_name(name: str) -> str:
+    """The name of a file as it is, if it can only mean something below a folder.
+
+    Raises:
+        ConfigError: as `check_file_id`; or it is absolute, or leads out of the folder with `..`.
+    """
+    check_file_id(name)
     if name.startswith(("/", "\\")) or ".." in PurePosixPath(name.replace("\\", "/")).parts:
         raise ConfigError(
             f"file {name!r} is absolute or has `..`", cure="name files relative to the workflow's folder"
@@ -68,7 +78,7 @@ def edges_of_files(
     several makers, those count that the child names; a file with one maker makes an edge by itself.
 
     Args:
-        tasks: each with files whose names `check_file_name` let pass.
+        tasks: each with files whose names were checked.
         sizes: file -> bytes.
         given: files that are there before the first task.
 
@@ -77,8 +87,8 @@ def edges_of_files(
             more edges than there may be.
     """
     for file, size in sizes.items():
-        if not 0 <= size < math.inf:
-            raise ConfigError(f"file {file}: expected bytes from 0, found {size!r}")
+        if not 0 <= size <= MAX_BYTES:
+            raise ConfigError(f"file {file}: expected bytes from 0 to {MAX_BYTES}, found {size!r}")
     makers = _makers(tasks)
     present = frozenset(given)
     edges: list[DagEdge] = []

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.core.dags.model import Dag, Machine, PriorityClass
 from yarn_accel.core.tasks.values import ResourceId
+from yarn_accel.core.units import MAX_SECONDS
 from yarn_accel.dags.dax import read_dax
 from yarn_accel.dags.own_file import read_own_file
 from yarn_accel.dags.wfformat import read_wfformat
@@ -23,7 +24,6 @@ MOST_YAML_BYTES = 16 << 20
 _MOST_MACHINES = 10_000
 _ARGUMENT = re.compile(r"(?P<file>.+)@(?P<arrival>[^@:/]*)(?::(?P<word>[^@:/]*))?")
 _FORBID = ConfigDict(frozen=True, extra="forbid")
-_Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class MachineEntry(BaseModel):
@@ -32,10 +32,13 @@ class MachineEntry(BaseModel):
     model_config = _FORBID
 
     name: str = Field(min_length=1, max_length=256, description="its name")
-    speed: _Above0 = Field(1.0, description="a task of runtime_s takes runtime_s / speed")
-    joins_s: float = Field(0.0, ge=0, allow_inf_nan=False, description="when it joins")
-    leaves_s: _Above0 | None = Field(
-        None, description="when it leaves: its queue and its unfinished task go back; default: never"
+    speed: float = Field(1.0, ge=1e-6, le=1e9, description="a task of runtime_s takes runtime_s / speed")
+    joins_s: float = Field(0.0, ge=0, le=MAX_SECONDS, description="when it joins")
+    leaves_s: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_SECONDS,
+        description="when it leaves: its queue and its unfinished task go back; default: never",
     )
 
 
@@ -44,7 +47,12 @@ class MachinesFile(BaseModel):
 
     model_config = _FORBID
 
-    bandwidth_bytes_per_s: _Above0 = Field(description="between any two machines; on one it takes no time")
+    bandwidth_bytes_per_s: float = Field(
+        ge=1e-3, le=1e15, description="between any two machines; on one it takes no time"
+    )
+    transfers: Literal["when_made", "when_placed"] = Field(
+        "when_made", description="when_made: from the end of the task that made the files, as in the paper"
+    )
     machines: tuple[MachineEntry, ...] = Field(
         min_length=1, max_length=_MOST_MACHINES, description="at least one"
     )
@@ -57,10 +65,11 @@ def load_machines(path: Path) -> MachinesFile:
         ConfigError: names the file, the key, and what is wrong there.
     """
     _check_size(path, MOST_YAML_BYTES)
+    values = read_settings(path)
     try:
-        found = MachinesFile.model_validate(read_settings(path))
+        found = MachinesFile.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {complaints(error, MachinesFile)}") from None
+        raise ConfigError(f"{path}: {complaints(error, MachinesFile, values)}") from None
     names = [each.name for each in found.machines]
     for number, name in enumerate(names):
         if name in names[:number]:
@@ -114,8 +123,10 @@ def parse_argument(text: str) -> tuple[Path, float, PriorityClass]:
         arrival_s = float(match["arrival"] or 0)
     except ValueError:
         arrival_s = math.nan
-    if not 0 <= arrival_s < math.inf:
-        raise ConfigError(f"{text}: the arrival is {match['arrival']!r}, not a number of seconds from 0")
+    if not 0 <= arrival_s <= MAX_SECONDS:
+        raise ConfigError(
+            f"{text}: the arrival is {match['arrival']!r}, not a number of seconds from 0 to {MAX_SECONDS:g}"
+        )
     word = match["word"] or "basic"
     classes = {each.word: each for each in PriorityClass}
     if word not in classes:

@@ -13,11 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.core.dags.model import MOST_EDGES, MOST_TASKS, Dag, DagEdge
 from yarn_accel.core.tasks.values import ResourceId
+from yarn_accel.core.units import MAX_BYTES, MAX_SECONDS
 from yarn_accel.dags.file_edges import FileTask, check_file_name, dag_of_file_tasks, edges_of_files
 from yarn_accel.errors import ConfigError
 
 _FORBID = ConfigDict(frozen=True, extra="forbid")
-_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
+_Bytes = Annotated[float, Field(ge=0, le=MAX_BYTES)]
 _PYTHON_ENVIRONMENT = "name of an environment of the task service, in which functions and `python` run"
 _Id = Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -28,16 +30,16 @@ class DagFileTask(BaseModel):
     model_config = _FORBID
 
     id: _Id = Field(description="its name in the DAG")
-    runtime_s: _Amount | None = Field(None, description="seconds on a machine of speed 1")
-    times_s: dict[str, _Amount] = Field(
+    runtime_s: _Seconds | None = Field(None, description="seconds on a machine of speed 1")
+    times_s: dict[str, _Seconds] = Field(
         default_factory=dict, description="machine -> seconds there, instead of runtime_s / speed"
     )
-    after: list[_Id] | dict[_Id, _Amount] = Field(
+    after: list[_Id] | dict[_Id, _Bytes] = Field(
         default_factory=list,
         description="tasks that end before it starts; as a mapping: with bytes from each",
     )
     inputs: list[str] = Field(default_factory=list, description="files it reads")
-    outputs: dict[str, _Amount] = Field(default_factory=dict, description="files it makes -> bytes")
+    outputs: dict[str, _Bytes] = Field(default_factory=dict, description="files it makes -> bytes")
     command: tuple[str, ...] = Field((), description="program and arguments; no shell reads them")
     function: str = Field("", description="MODULE:NAME, called in a Python process that is there already")
     arguments: dict[str, Any] | list[Any] = Field(
@@ -48,7 +50,7 @@ class DagFileTask(BaseModel):
     )
     environment: dict[str, str] = Field(default_factory=dict, description="further environment variables")
     python_environment: str = Field("", description=_PYTHON_ENVIRONMENT + "; default: the DAG's")
-    time_limit_s: _Amount | None = Field(
+    time_limit_s: _Seconds | None = Field(
         None, description="an attempt that runs longer has failed; 0: no limit; default: the DAG's"
     )
 
@@ -66,7 +68,7 @@ class GivenFile(BaseModel):
 
     model_config = _FORBID
 
-    bytes: _Amount = Field(0.0, description="its length, as planning believes it")
+    bytes: _Bytes = Field(0.0, description="its length, as planning believes it")
     uri: str = Field("", description="where it lies: a URI, or a file of this machine")
 
     @model_validator(mode="before")
@@ -97,8 +99,8 @@ class DagFile(BaseModel):
     )
     python_environment: str = Field("", description=_PYTHON_ENVIRONMENT + "; default: that of the workers")
     max_attempts: int = Field(4, ge=1, le=100, description="a task that fails so often fails the DAG")
-    time_limit_s: _Amount = Field(0.0, description="of each attempt; 0: no limit")
-    silence_limit_s: _Amount = Field(
+    time_limit_s: _Seconds = Field(0.0, description="of each attempt; 0: no limit")
+    silence_limit_s: _Seconds = Field(
         600.0,
         description="an attempt that reads, writes and reports nothing for so long has failed; 0: no limit",
     )
@@ -152,7 +154,7 @@ def _parsed(document: dict[str, Any], place: str) -> DagFile:
     try:
         return DagFile.model_validate(document)
     except ValidationError as error:
-        raise ConfigError(f"{place}: {complaints(error, DagFile)}") from None
+        raise ConfigError(f"{place}: {complaints(error, DagFile, document)}") from None
 
 
 def _joinable(file: DagFile) -> tuple[list[FileTask], dict[str, float]]:

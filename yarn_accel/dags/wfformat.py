@@ -1,7 +1,8 @@
 """WfFormat, the JSON of WfCommons, versions 1.4 and 1.5: one real execution of a workflow.
 
 1.5 parts tasks (`specification`) from their run times (`execution`); 1.4 has both, and the files, in one
-list. Children and parents name each other; an edge counts that only one end names.
+list. Children and parents name each other; an edge counts that only one end names. Ids of files are opaque:
+they are the paths on a machine of long ago, or URLs, and nothing is read there.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from yarn_accel.adapters.settings_file import complaints
 from yarn_accel.core.dags.model import MOST_TASKS, Dag
-from yarn_accel.dags.file_edges import FileTask, check_file_name, dag_of_file_tasks
+from yarn_accel.core.units import MAX_BYTES, MAX_SECONDS
+from yarn_accel.dags.file_edges import FileTask, check_file_id, dag_of_file_tasks
 from yarn_accel.errors import ConfigError
 
 _IGNORE = ConfigDict(frozen=True, extra="ignore")
 _Id = Annotated[str, Field(min_length=1, max_length=512)]
-_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
+_Bytes = Annotated[float, Field(ge=0, le=MAX_BYTES)]
 
 
 class _WfTask(BaseModel):
@@ -41,7 +44,7 @@ class _ListedFile(BaseModel):
     model_config = _IGNORE
 
     id: str
-    sizeInBytes: _Amount
+    sizeInBytes: _Bytes
 
 
 class _Specification(BaseModel):
@@ -55,7 +58,7 @@ class _ExecutedTask(BaseModel):
     model_config = _IGNORE
 
     id: _Id
-    runtimeInSeconds: _Amount
+    runtimeInSeconds: _Seconds
 
 
 class _Execution(BaseModel):
@@ -76,11 +79,11 @@ class _LinkedFile(BaseModel):
 
     name: str = Field(validation_alias=AliasChoices("name", "id"))
     link: str
-    size: _Amount = Field(validation_alias=AliasChoices("sizeInBytes", "size"))
+    size: _Bytes = Field(validation_alias=AliasChoices("sizeInBytes", "size"))
 
 
 class _JoinedTask(_WfTask):
-    runtime: _Amount = Field(validation_alias=AliasChoices("runtimeInSeconds", "runtime"))
+    runtime: _Seconds = Field(validation_alias=AliasChoices("runtimeInSeconds", "runtime"))
     files: list[_LinkedFile] = []
 
 
@@ -128,7 +131,7 @@ def dag_of_wfformat(document: Any, name: str, place: str) -> Dag:
     try:
         parsed = kind.model_validate(workflow)
     except ValidationError as error:
-        raise ConfigError(f"{place}: workflow.{complaints(_First(error), kind)}") from None  # type: ignore[arg-type]
+        raise ConfigError(f"{place}: workflow.{complaints(_First(error), kind, workflow)}") from None  # type: ignore[arg-type]
     try:
         return _of_15(parsed, name) if isinstance(parsed, _Workflow15) else _of_14(parsed, name)
     except ConfigError as error:
@@ -140,7 +143,7 @@ def _of_15(workflow: _Workflow15, name: str) -> Dag:
     for file in workflow.specification.files:
         if file.id in sizes:
             raise ConfigError(f"file {file.id} is given twice")
-        sizes[check_file_name(file.id)] = file.sizeInBytes
+        sizes[check_file_id(file.id)] = file.sizeInBytes
     runtimes: dict[str, float] = {}
     for executed in workflow.execution.tasks:
         if executed.id in runtimes:
@@ -173,7 +176,7 @@ def _of_14(workflow: _Workflow14, name: str) -> Dag:
                 raise ConfigError(
                     f"task {task_id}: file {file.name}: link is {file.link!r}, not input or output"
                 )
-            check_file_name(file.name)
+            check_file_id(file.name)
             (read.outputs if file.link == "output" else read.inputs).append(file.name)
             # What its maker says of a file's size counts.
             if file.link == "output" or file.name not in made:

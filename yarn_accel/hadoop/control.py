@@ -66,8 +66,11 @@ class RetainedApplication:
         """The folder of an application, there or not."""
         return RetainedApplication(application, state_dir(environ) / "applications" / application)
 
-    def create(self, staging_uri: str) -> bytes:
+    def create(self, staging_uri: str, ends_s: float = 0.0) -> bytes:
         """Make the folder and a fresh secret of 32 bytes; to be called before the application exists.
+
+        Args:
+            ends_s: when its tokens end for good, in seconds since the epoch; 0: never.
 
         Raises:
             StartupError: the folder cannot be written.
@@ -76,7 +79,8 @@ class RetainedApplication:
         try:
             self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder.mkdir(mode=0o700, exist_ok=True)
-            write_atomic(self.folder / _NOTES, json.dumps({"version": _VERSION, "staging_uri": staging_uri}))
+            notes = {"version": _VERSION, "staging_uri": staging_uri, "ends_s": ends_s}
+            write_atomic(self.folder / _NOTES, json.dumps(notes))
         except OSError as error:
             raise StartupError(f"{self.folder}: {error.strerror}", cure=_CURE) from None
         create_master_secret(self.folder / _SECRET)
@@ -104,13 +108,26 @@ class RetainedApplication:
         Raises:
             ConfigError: the notes are damaged.
         """
+        return str(self._noted("staging_uri", ""))
+
+    def ends_s(self) -> float:
+        """When the application's tokens end for good, in seconds since the epoch; 0: never, or not known.
+
+        Raises:
+            ConfigError: the notes are damaged.
+        """
+        return float(self._noted("ends_s", 0.0))
+
+    def _noted(self, key: str, otherwise: str | float) -> str | float:
         path = self.folder / _NOTES
         try:
-            notes = json.loads(path.read_text(encoding="utf-8"))
-            return str(notes["staging_uri"])
+            value = json.loads(path.read_text(encoding="utf-8")).get(key, otherwise)
+            if not isinstance(value, type(otherwise)):
+                raise ValueError(f"{key} is no {type(otherwise).__name__}")
+            return value
         except FileNotFoundError:
-            return ""
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return otherwise
+        except (OSError, ValueError, AttributeError) as error:
             raise ConfigError(f"{path} is damaged: {error}") from None
 
     def remove(self) -> None:

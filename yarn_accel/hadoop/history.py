@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from yarn_accel.adapters.rest import as_list, get_json, get_text
+from yarn_accel.adapters.rest import WebAccess, as_list, get_json, get_text
 from yarn_accel.core.application.exits import NOISE
 from yarn_accel.errors import RejectedError, UnavailableError
 
@@ -56,9 +56,11 @@ class HistoryClient:
 
     Args:
         web: its web address, ``http://host:port``.
+        access: to it.
     """
 
-    def __init__(self, web: str) -> None:
+    def __init__(self, web: str, access: WebAccess) -> None:
+        self._access = access
         self._web = web.rstrip("/")
         self._jobs = f"{self._web}/ws/v1/history/mapreduce/jobs"
 
@@ -96,12 +98,12 @@ class HistoryClient:
         """The start of an attempt's log file, from the aggregated logs; None when it is not there (yet)."""
         url = f"{self._web}/ws/v1/history/containerlogs/{attempt.container}/{name}"
         try:
-            return log_contents(get_text(url, max_bytes=max_bytes))
+            return log_contents(get_text(url, max_bytes=max_bytes, access=self._access))
         except (RejectedError, UnavailableError):
             return None
 
     def _get(self, url: str) -> Any:
-        return get_json(url) or {}
+        return get_json(url, access=self._access) or {}
 
 
 def log_contents(answer: str) -> str | None:

@@ -92,7 +92,18 @@ def java_version(java: Path) -> tuple[int, str]:
 # ---- the jars
 
 HADOOP_VERSION = "3.5.0"
-"""The version that ``yarn-accel hadoop fetch`` fetches."""
+"""The version that ``yarn-accel hadoop fetch`` fetches unless it is given another one."""
+_VERSION_TEXT = re.compile(r"\d+\.\d+\.\d+")
+
+
+def check_hadoop_version(version: str) -> None:
+    """Refuse a text that is no version of Hadoop.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not _VERSION_TEXT.fullmatch(version):
+        raise ConfigError(f"{version!r} is no version of Hadoop", cure=f"give one such as {HADOOP_VERSION}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +155,16 @@ def make_cache_dir(path: Path) -> None:
         ) from error
 
 
-def fetched_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """The directory that fetched jars lie in, whether they were fetched or not."""
-    return cache_dir(environ) / f"hadoop-{HADOOP_VERSION}"
+def fetched_dir(environ: Mapping[str, str] | None = None, version: str = HADOOP_VERSION) -> Path:
+    """The directory that fetched jars of a version lie in, whether they were fetched or not."""
+    return cache_dir(environ) / f"hadoop-{version}"
 
 
-def fetched(java: Path, environ: Mapping[str, str] | None = None) -> HadoopInstall | None:
-    """The jars in the cache; None unless all are there in full size."""
-    home = fetched_dir(environ)
+def fetched(
+    java: Path, environ: Mapping[str, str] | None = None, version: str = HADOOP_VERSION
+) -> HadoopInstall | None:
+    """The jars of a version in the cache; None unless all are there in full size."""
+    home = fetched_dir(environ, version)
     try:
         record = json.loads((home / "install.json").read_text())
         sizes: dict[str, int] = record["jars"]
@@ -245,6 +258,8 @@ MAIN_CLASSES: Mapping[str, str] = {
     "datanode": "org.apache.hadoop.hdfs.server.datanode.DataNode",
     "resourcemanager": "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager",
     "nodemanager": "org.apache.hadoop.yarn.server.nodemanager.NodeManager",
+    "zkfc": "org.apache.hadoop.hdfs.tools.DFSZKFailoverController",
+    "zookeeper": "org.apache.zookeeper.server.ZooKeeperServerMain",
     "historyserver": "org.apache.hadoop.mapreduce.v2.hs.JobHistoryServer",
     "streaming": "org.apache.hadoop.streaming.HadoopStreaming",
 }

@@ -1,7 +1,7 @@
 """Access to a cluster from the user's machine: its ResourceManager, its storage, our applications.
 
 Commands ask the ResourceManager by RPC.  `tracking_pages` and `mapper_environment` ask its web service, which
-tells a job the applications that it can use.
+tells a job the applications that it can use; with Kerberos they ask by RPC, too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from yarn_accel.adapters.hadoop_rpc import (
     ApplicationId,
     ConnectionLostError,
+    Kerberos,
     Patience,
     ResourceManager,
     ResourceManagerAddresses,
@@ -28,7 +29,9 @@ from yarn_accel.adapters.hadoop_rpc import (
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState
 from yarn_accel.adapters.rest import get_json, listed_applications, newest_first, running_path
 from yarn_accel.client.agent_folders import VARIABLE, ApplicationName
+from yarn_accel.client.job_user import USER_VARIABLE
 from yarn_accel.errors import AccelError, ConfigError, UnavailableError
+from yarn_accel.hadoop.delegation import ApplicationTokens, cancel, delegate
 from yarn_accel.hadoop.site import SiteSettings
 from yarn_accel.storage import Store
 from yarn_accel.uris import split_uri
@@ -47,13 +50,16 @@ class RmClient:
 
     Attributes:
         site: its configuration.
-        user: the user name that we state to YARN, which does not check it with ``simple`` authentication.
+        user: the user name that we state to YARN, which does not check it with ``simple`` authentication;
+            with Kerberos the first part of the principal.
         addresses: of its ResourceManagers.
+        kerberos: whose ticket; None: ``simple`` authentication.
     """
 
     site: SiteSettings
     user: str
     addresses: ResourceManagerAddresses
+    kerberos: Kerberos | None = None
 
     @staticmethod
     def load(environ: Mapping[str, str] | None = None) -> RmClient:
@@ -62,10 +68,24 @@ class RmClient:
         Raises:
             StartupError: it is not set, or not there.
             ConfigError: a file in it is wrong.
+            KerberosError: the cluster has Kerberos, and there is no ticket; names the trouble and its cure.
         """
         environ = os.environ if environ is None else environ
-        site = SiteSettings.read(environ)
-        return RmClient(site, user_name(environ), site.resourcemanagers())
+        return RmClient.of(SiteSettings.read(environ), environ)
+
+    @staticmethod
+    def of(site: SiteSettings, environ: Mapping[str, str] | None = None) -> RmClient:
+        """The same for a configuration that has been read.
+
+        Raises:
+            KerberosError: the cluster has Kerberos, and there is no ticket; names the trouble and its cure.
+        """
+        environ = os.environ if environ is None else environ
+        if not site.security().is_kerberos:
+            return RmClient(site, user_name(environ), site.resourcemanagers())
+        kerberos = Kerberos()
+        user = re.split("[/@]", kerberos.ticket().principal)[0]
+        return RmClient(site, user, site.resourcemanagers(), kerberos)
 
     @contextlib.asynccontextmanager
     async def manager(self) -> AsyncIterator[ResourceManager]:
@@ -74,8 +94,8 @@ class RmClient:
         Raises:
             UnavailableError: inside the block: none answers.
         """
-        settings = RpcSettings(hosts=self.site.client_hosts)
-        manager = ResourceManager(self.addresses, User(self.user), settings, Patience(_RM_PATIENCE_S))
+        identity = self.kerberos or User(self.user)
+        manager = ResourceManager(self.addresses, identity, self._settings(), Patience(_RM_PATIENCE_S))
         try:
             yield manager
         except ConnectionLostError as error:
@@ -86,6 +106,26 @@ class RmClient:
             ) from None
         finally:
             await manager.close()
+
+    async def tokens(self, manager: ResourceManager) -> ApplicationTokens:
+        """The tokens of a new application; none where the cluster has no Kerberos.
+
+        Raises:
+            AuthenticationError: a login failed, or no token is given.
+            UnavailableError: a service does not answer.
+        """
+        if self.kerberos is None:
+            return ApplicationTokens()
+        return await delegate(self.site, manager, self.kerberos, self._settings())
+
+    async def cancel(self, manager: ResourceManager, given: ApplicationTokens) -> tuple[str, ...]:
+        """End the tokens of an application that never came to run; a line for each that goes on."""
+        if self.kerberos is None:
+            return ()
+        return await cancel(self.site, manager, self.kerberos, self._settings(), given)
+
+    def _settings(self) -> RpcSettings:
+        return RpcSettings(hosts=self.site.client_hosts, security=self.site.security())
 
     def store(self) -> Store:
         """The cluster's storage."""
@@ -122,13 +162,26 @@ class RmClient:
         return f"http://{self.site.resolve(report.host)}:{report.rpc_port}"
 
     def page_of(self, report: ApplicationReport) -> str:
-        """Web address of an application's page, with an address where this machine knows no name."""
-        parts = urlsplit(report.tracking_url)
+        """Web address of an application's page."""
+        return self.reachable(report.tracking_url)
+
+    def reachable(self, url: str) -> str:
+        """A web address with the host's address where this machine does not know its name."""
+        parts = urlsplit(url)
         host = parts.hostname or ""
         if host not in self.site.client_hosts:
-            return report.tracking_url
+            return url
         port = f":{parts.port}" if parts.port else ""
         return parts._replace(netloc=f"{self.site.resolve(host)}{port}").geturl()
+
+
+def site_user(site: SiteSettings) -> str:
+    """The name under which HDFS and YARN know the caller: with Kerberos that of the ticket.
+
+    Raises:
+        KerberosError: the cluster has Kerberos, and there is no ticket; names the trouble and its cure.
+    """
+    return RmClient.of(site).user
 
 
 async def find_running(manager: ResourceManager, name: str = "") -> tuple[ApplicationReport, ...]:
@@ -197,7 +250,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9._-]+\Z")
 def tracking_pages(site: SiteSettings, application_type: str) -> tuple[str, ...]:
     """The pages of the running applications of a type, through the ResourceManager's proxy, newest first.
 
-    They stay the same over the attempts of an application.  None where no ResourceManager answers.
+    They stay the same over the attempts of an application.  With Kerberos that proxy wants a ticket, which no
+    mapper has: these are then the masters' own addresses, of their present attempts.  None where no
+    ResourceManager answers.
     """
     return tuple(page for _, page in _running(site, application_type) if page)
 
@@ -207,7 +262,7 @@ def mapper_environment(site: SiteSettings, wanted: str = "") -> dict[str, str]:
 
     ``ACCEL_MASTER`` has the pages of the application that is wanted; where none is, of those that this user
     started; where there are none of these either, of all. Where others run beside it, ``ACCEL_APPLICATION``
-    names it.
+    names it. With Kerberos ``ACCEL_SERVICE_USER`` is the user who started it: the ResourceManager knows that.
 
     Args:
         wanted: a name or an id; empty: any.
@@ -223,7 +278,7 @@ def mapper_environment(site: SiteSettings, wanted: str = "") -> dict[str, str]:
             f"no application {wanted} runs; running: {listed}", cure="start it with `yarn-accel start`"
         )
     if not wanted:
-        user = user_name()
+        user = RmClient.of(site).user
         chosen = [each for each in running if each[0].user == user] or running
     environment = {}
     if pages := [page for _, page in chosen if page]:
@@ -231,11 +286,19 @@ def mapper_environment(site: SiteSettings, wanted: str = "") -> dict[str, str]:
     if 0 < len(chosen) < len(running):
         first = chosen[0][0]
         environment[VARIABLE] = first.name if _PLAIN.match(first.name) else first.id
+    users = {each.user for each, _ in chosen}
+    if len(users) == 1 and site.security().is_kerberos:
+        environment[USER_VARIABLE] = users.pop()
     return environment
 
 
 def _running(site: SiteSettings, application_type: str) -> list[tuple[ApplicationName, str]]:
     """The running applications, newest first, each with its page where it has one."""
+    if site.security().is_kerberos:  # its web service wants a ticket, too, and RPC takes one
+        rm_client = RmClient.of(site)
+        with contextlib.suppress(UnavailableError):
+            return asyncio.run(_running_by_rpc(rm_client, application_type))
+        return []
     for web in site.resourcemanager_webs():
         try:
             answer = get_json(f"{web}{running_path(application_type)}", timeout_s=_TIMEOUT_S)
@@ -243,6 +306,19 @@ def _running(site: SiteSettings, application_type: str) -> list[tuple[Applicatio
             continue
         return [(_name(each), _page(each)) for each in newest_first(listed_applications(answer))]
     return []
+
+
+async def _running_by_rpc(rm_client: RmClient, application_type: str) -> list[tuple[ApplicationName, str]]:
+    async with rm_client.manager() as manager:
+        reports = await manager.applications(types=[application_type], states=[ApplicationState.RUNNING])
+    ordered = sorted(reports, key=lambda each: each.start_ms, reverse=True)
+    return [
+        (
+            ApplicationName(str(each.id), each.name, each.user),
+            f"http://{each.host}:{each.rpc_port}" if each.rpc_port > 0 and each.host != "N/A" else "",
+        )
+        for each in ordered
+    ]
 
 
 def _name(report: dict[str, Any]) -> ApplicationName:

@@ -17,10 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from yarn_accel.adapters.hadoop_rpc.clients import ResourceManagerAddresses
+from yarn_accel.adapters.hadoop_rpc.kerberos import Kerberos, Security
 from yarn_accel.adapters.hadoop_rpc.transport import Address
+from yarn_accel.adapters.rest import WebAccess
 from yarn_accel.adapters.settings_file import read_settings
 from yarn_accel.errors import ConfigError, StartupError
-from yarn_accel.hadoop.java import HadoopInstall, cache_dir, fetched, find_java, from_hadoop_home
+from yarn_accel.hadoop.java import (
+    HADOOP_VERSION,
+    HadoopInstall,
+    cache_dir,
+    fetched,
+    find_java,
+    from_hadoop_home,
+)
 
 SITE_FILE = "yarn-accel-site.yaml"
 _YARN_SITE = "yarn-site.xml"
@@ -30,7 +39,10 @@ SITE_KEYS: Mapping[str, str] = {
     "binding_file": "which node sends to which pipeline server (JSON)",
     "master_secret_file": "the site's secret that job credentials are derived from (mode 0600)",
     "client_hosts_file": "a hosts file for clients that cannot resolve the nodes' names",
+    "server_ca_file": "who signs the certificates of pipeline servers (PEM); jobs take it along",
+    "web_ca_file": "who signed the certificates of Hadoop's web services (PEM); jobs take it along",
     "client_jvm_options": "further options for the JVM of job clients, as a list or one string",
+    "hadoop_version": "version of the fetched jars that job clients run from, where HADOOP_HOME is not set",
 }
 
 
@@ -45,6 +57,8 @@ class SiteSettings:
         client_hosts: names that this machine cannot resolve itself -> address.
         binding_file: see :data:`SITE_KEYS`; None when not given.
         master_secret_file: likewise.
+        server_ca_file, web_ca_file: likewise.
+        hadoop_version: likewise.
     """
 
     conf_dir: Path
@@ -53,6 +67,9 @@ class SiteSettings:
     client_hosts: Mapping[str, str] = field(default_factory=dict)
     binding_file: Path | None = None
     master_secret_file: Path | None = None
+    web_ca_file: Path | None = None
+    server_ca_file: Path | None = None
+    hadoop_version: str = HADOOP_VERSION
 
     @staticmethod
     def read(environ: Mapping[str, str] | None = None) -> SiteSettings:
@@ -76,6 +93,9 @@ class SiteSettings:
             _read_hosts(hosts_file) if hosts_file else {},
             _path(settings, "binding_file", conf_dir),
             _path(settings, "master_secret_file", conf_dir),
+            _path(settings, "web_ca_file", conf_dir),
+            _path(settings, "server_ca_file", conf_dir),
+            str(settings.get("hadoop_version") or HADOOP_VERSION),
         )
 
     def has_slots(self) -> bool:
@@ -87,6 +107,26 @@ class SiteSettings:
     def resolve(self, host: str) -> str:
         """The address to connect to for a host name, through the site's hosts file."""
         return self.client_hosts.get(host, host)
+
+    def security(self) -> Security:
+        """Whether the cluster has Kerberos, and which principals its services have.
+
+        Raises:
+            ConfigError: a value that Hadoop does not know.
+        """
+        try:
+            return Security.from_properties(self.properties, self.client_hosts)
+        except ConfigError as error:
+            raise ConfigError(f"{self.conf_dir}: {error.message}") from None
+
+    def web_access(self) -> WebAccess:
+        """A way to the cluster's web services; with Kerberos by the caller's ticket.
+
+        Raises:
+            ConfigError: as `security`, or `web_ca_file` cannot be read.
+        """
+        identity = Kerberos() if self.security().is_kerberos else None
+        return WebAccess(identity, self.client_hosts, self.web_ca_file)
 
     def resourcemanagers(self) -> ResourceManagerAddresses:
         """Where the ResourceManagers answer, by the names of the configuration.
@@ -152,18 +192,19 @@ class HadoopSite(SiteSettings):
         environ = os.environ if environ is None else environ
         settings = SiteSettings.read(environ)
         read = {each.name: getattr(settings, each.name) for each in fields(settings)}
-        return HadoopSite(**read, install=_find_jars(environ))
+        return HadoopSite(**read, install=_find_jars(environ, settings.hadoop_version))
 
 
-def _find_jars(environ: Mapping[str, str]) -> HadoopInstall:
+def _find_jars(environ: Mapping[str, str], version: str) -> HadoopInstall:
     home, java = environ.get("HADOOP_HOME", ""), find_java(environ)
     if home:
         return from_hadoop_home(Path(home), java, cache_dir(environ))
-    install = fetched(java, environ)
+    install = fetched(java, environ, version)
     if install is None:
+        fetch = "yarn-accel hadoop fetch" + (f" --version {version}" if version != HADOOP_VERSION else "")
         raise StartupError(
             "no Hadoop jars: HADOOP_HOME is not set, and none were fetched",
-            cure="let HADOOP_HOME name an unpacked Hadoop distribution, or run: yarn-accel hadoop fetch",
+            cure=f"let HADOOP_HOME name an unpacked Hadoop distribution, or run: {fetch}",
         )
     return install
 

@@ -6,22 +6,24 @@ their like) come first, as Hadoop wants them, wherever the user wrote them; what
 is added. `complete` only looks whether files are there.
 
 `run_streaming` starts Hadoop's own Java client, turns the client's log into progress, and asks the history
-server for counters and attempts.
+server for counters and attempts: with Kerberos by the caller's ticket, as the ResourceManager by RPC.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import re
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from yarn_accel.adapters.commands import CompletedCommand, stream
-from yarn_accel.adapters.rest import get_json, request_json
+from yarn_accel.adapters.hadoop_rpc import ApplicationId
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, FinalStatus
 from yarn_accel.errors import AccelError, ConfigError, JobError, StartupError
 from yarn_accel.hadoop.history import (
     Counters,
@@ -31,8 +33,8 @@ from yarn_accel.hadoop.history import (
     failed_attempt_diagnosis,
 )
 from yarn_accel.hadoop.java import java_argv
+from yarn_accel.hadoop.rm_client import RmClient
 from yarn_accel.hadoop.site import HadoopSite, SiteSettings
-from yarn_accel.users import user_name
 
 LOG_SETTINGS = Path(__file__).with_name("log4j.properties")
 """How Hadoop's programs log: to standard error, in the form that this module reads."""
@@ -218,6 +220,7 @@ def watch_client(
         argv: such as ``mapred streaming ...``, with its `environ`; it logs to its standard error.
         name: of the job, in what is reported.
     """
+    history = HistoryClient(site.history_web(), site.web_access())
     _check_resourcemanager(site)
     watch = _Watch(name, report)
     try:
@@ -232,7 +235,7 @@ def watch_client(
         )
     if not watch.job_id:
         raise JobError(f"job {name} was not accepted: {client_error(done.stderr.splitlines())}")
-    return _collect(site, watch.job_id, done)
+    return _collect(site, history, watch.job_id, done)
 
 
 class _Watch:
@@ -258,8 +261,7 @@ class _Watch:
                 self._report(shown)
 
 
-def _collect(site: SiteSettings, job_id: str, done: CompletedCommand) -> JobResult:
-    history = HistoryClient(site.history_web())
+def _collect(site: SiteSettings, history: HistoryClient, job_id: str, done: CompletedCommand) -> JobResult:
     page = f"{site.history_web()}/jobhistory/job/{job_id}"
     try:
         summary = history.wait_for_job(job_id, _HISTORY_PATIENCE_S if done.ok else _FAILED_PATIENCE_S)
@@ -284,17 +286,22 @@ def _collect(site: SiteSettings, job_id: str, done: CompletedCommand) -> JobResu
 
 def _application(site: SiteSettings, job_id: str) -> tuple[str, str]:
     """State and diagnostics of a job's application, which the ResourceManager knows without a history."""
-    for web in site.resourcemanager_webs():
-        try:
-            answer = get_json(f"{web}/ws/v1/cluster/apps/{job_id.replace('job_', 'application_')}")
-        except AccelError:
-            continue
-        app = answer.get("app") or {}
-        state = str(app.get("finalStatus") or "")
-        if state == "UNDEFINED":
-            state = str(app.get("state") or "")
-        return state, " ".join(str(app.get("diagnostics") or "").split())
-    return "", ""
+
+    async def ask() -> ApplicationReport:
+        async with RmClient.of(site).manager() as manager:
+            return await manager.report(_application_id(job_id))
+
+    try:
+        report = asyncio.run(ask())
+    except AccelError:
+        return "", ""
+    is_over = report.final_status not in (None, FinalStatus.UNDEFINED)
+    state = report.final_status if is_over else report.state
+    return state.name if state is not None else "", " ".join(report.diagnostics.split())
+
+
+def _application_id(job_id: str) -> ApplicationId:
+    return ApplicationId.parse(job_id.replace("job_", "application_"))
 
 
 def _check_files(job: StreamingJob) -> None:
@@ -327,16 +334,13 @@ def _check_resourcemanager(site: SiteSettings) -> None:
 
 
 def _kill(site: SiteSettings, job_id: str) -> None:
-    if not job_id:
-        return
-    application = job_id.replace("job_", "application_")
-    for web in site.resourcemanager_webs():
-        url = f"{web}/ws/v1/cluster/apps/{application}/state?user.name={user_name()}"
-        try:
-            request_json("PUT", url, {"state": "KILLED"}, timeout_s=5)
-            return
-        except AccelError:
-            time.sleep(0.2)
+    async def kill() -> None:
+        async with RmClient.of(site).manager() as manager:
+            await manager.kill(_application_id(job_id))
+
+    if job_id:
+        with contextlib.suppress(AccelError):
+            asyncio.run(kill())
 
 
 # ---- the arguments of `mapred streaming`

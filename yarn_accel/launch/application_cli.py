@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -26,15 +27,17 @@ from yarn_accel.adapters.repeated_output import repeated_output
 from yarn_accel.adapters.settings_file import described
 from yarn_accel.errors import UnavailableError
 from yarn_accel.hadoop.control import Control, RetainedApplication, asked, with_control
+from yarn_accel.hadoop.delegation import ending, renewing
 from yarn_accel.hadoop.rm_client import RmClient, find_running, one_of
 from yarn_accel.launch import stop as stopping
-from yarn_accel.launch.config import LaunchConfig, load_launch_config
+from yarn_accel.launch.config import LaunchConfig, load_launch_config, with_kerberos
+from yarn_accel.launch.keytab import log_in
 from yarn_accel.launch.node_checks import gpu_note, packed_extras
 from yarn_accel.launch.packing import pack
 from yarn_accel.launch.staging import role_settings
 from yarn_accel.launch.start import DryRun, dry_run
 from yarn_accel.launch.start import start as start_application
-from yarn_accel.launch.status_view import n_serving, status_table
+from yarn_accel.launch.status_view import n_serving, status_table, tokens_end_s
 from yarn_accel.launch.stop import ProgressReport
 from yarn_accel.launch.uploads import look, remove
 
@@ -81,12 +84,26 @@ start_wait_option = click.option(
 @click.option("--dry-run", "is_dry", is_flag=True, help="Print what would be done; change nothing.")
 @click.option("--wait", "is_waiting", is_flag=True, help="Wait until every accelerator node serves.")
 @start_wait_option
-def start(config_file: Path | None, is_dry: bool, is_waiting: bool, wait_s: float) -> None:
+@click.option("--principal", default="", metavar="NAME", help="Kerberos: whose keys the keytab has.")
+@click.option(
+    "--keytab",
+    default="",
+    metavar="FILE",
+    help="Kerberos: the master gets it, and renews the application's tokens; for weeks.",
+)
+@click.option(
+    "--keytab-on-nodes",
+    default="",
+    metavar="PATH",
+    help="Where the nodes that may run the master have it already; then it is not uploaded.",
+)
+def start(config_file: Path | None, is_dry: bool, is_waiting: bool, wait_s: float, **kerberos: str) -> None:
     """Give the cluster's nodes accelerators: submit the application, or find it.
 
     A start that finds the application of this name running says so and ends with 0.
     """
-    config = launch_config(config_file)
+    config = with_kerberos(launch_config(config_file), kerberos)
+    log_in(config.kerberos, os.environ)
     rm_client = RmClient.load()
     if is_dry:
         _print_dry_run(rm_client, asyncio.run(dry_run(rm_client, config, _line)))
@@ -117,10 +134,14 @@ def status(application: str, as_json: bool) -> None:
     """Show the application, its servers and bindings."""
     rm_client = RmClient.load()
     found, answer = asyncio.run(asked(rm_client, application, "status"))
+    ends_s = RetainedApplication.of(str(found.id)).ends_s()
     if as_json:
-        click.echo(json.dumps({**answer, "page": rm_client.page_of(found)}, indent=1))
+        ending_of = {"ends_s": ends_s} if ends_s else {}
+        click.echo(json.dumps({**answer, "page": rm_client.page_of(found), **ending_of}, indent=1))
     else:
         console().print(status_table(found, rm_client.page_of(found), answer))
+        if sentence := ending(ends_s) or renewing(tokens_end_s(answer)):
+            click.echo(f"{found.id} {sentence}")
 
 
 @click.command("top")

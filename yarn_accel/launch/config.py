@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -56,6 +57,31 @@ class AppSettings(BaseModel):
     )
 
 
+class KerberosSettings(BaseModel):
+    """How the application lives for weeks on a cluster with Kerberos."""
+
+    model_config = _FORBID
+
+    principal: str = Field("", description="whose keys the keytab has; it starts the application")
+    keytab: str = Field("", description="file here; the master asks for new tokens with it")
+    keytab_on_nodes: str = Field(
+        "",
+        pattern=r"^(/.+)?$",
+        description="where each node that may run the master has it already; else it is uploaded to HDFS",
+    )
+    clear_text: bool = Field(
+        False, description="let keytab and tokens cross the network where Hadoop does not encrypt it"
+    )
+
+    @model_validator(mode="after")
+    def _check_pair(self) -> KerberosSettings:
+        if bool(self.principal) != bool(self.keytab):
+            raise ValueError("principal and keytab go together")
+        if self.keytab_on_nodes and not self.keytab:
+            raise ValueError("keytab_on_nodes: name the keytab of this machine, too, in keytab")
+        return self
+
+
 class RoleSettings(BaseModel):
     """Settings that every role has."""
 
@@ -84,7 +110,12 @@ class AgentRole(RoleSettings):
 
     enabled: bool = Field(True, description="off where systemd runs the agents")
     memory_mib: int = Field(192, ge=64, description="container memory")
-    priority: int = Field(20, ge=0, le=_MAX_INT32, description="priority of its requests")
+    priority: int = Field(
+        9,
+        ge=0,
+        le=_MAX_INT32,
+        description="priority of its requests: before the server's, which nobody reaches without an agent",
+    )
     secret_file: str = Field(
         "",
         description="secret of `yarn-accel node make-secret`, from which agents that systemd runs have their "
@@ -163,6 +194,7 @@ class LaunchConfig(BaseModel):
     model_config = _FORBID
 
     app: AppSettings = Field(default_factory=lambda: AppSettings.model_validate({}))
+    kerberos: KerberosSettings = Field(default_factory=lambda: KerberosSettings.model_validate({}))
     environment: EnvironmentSettings = Field(default_factory=lambda: EnvironmentSettings.model_validate({}))
     master: MasterRole = Field(default_factory=lambda: MasterRole.model_validate({}))
     server: ServerRole = Field(default_factory=lambda: ServerRole.model_validate({}))
@@ -271,6 +303,20 @@ class LaunchConfig(BaseModel):
         buffers_mib = math.ceil((server.pool_bytes * n_counted + server.reply_cache_bytes) / _MIB)
         n_processes = n_workers + server.standby_workers
         return buffers_mib + self.server.overhead_mib + n_processes * self.server.worker_overhead_mib
+
+
+def with_kerberos(config: LaunchConfig, given: Mapping[str, str]) -> LaunchConfig:
+    """The settings with what the command line says of Kerberos, where it says something.
+
+    Raises:
+        ConfigError: a principal without a keytab, or the other way round.
+    """
+    said = {key: value for key, value in given.items() if value}
+    try:
+        kerberos = KerberosSettings.model_validate({**config.kerberos.model_dump(), **said})
+    except ValidationError as error:
+        raise ConfigError(f"kerberos: {complaints(error, KerberosSettings)}") from None
+    return config.model_copy(update={"kerberos": kerberos})
 
 
 def load_launch_config(path: Path) -> LaunchConfig:

@@ -30,9 +30,10 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yarn_accel.client.token_file import read_secrets
+from yarn_accel.client.token_file import TOKEN_VARIABLE, read_secrets
 from yarn_accel.errors import AccelError, ConfigError, RemoteProtocolError, StartupError
 from yarn_accel.launch.device_lock import take_from_environment
+from yarn_accel.launch.token_follower import follow
 from yarn_accel.pipeline.workers.launching import Launched, launch
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ _SOCKET_NAME = "server.sock"
 _FREE_PORT = 0
 #: Log files are rotated at this length, and so many old ones stay.
 _MAX_LOG_BYTES = 16 << 20
-_KEPT_LOGS = 3
+KEPT_LOGS = 3
 _INTERVAL_S = 5.0
 _PIECE_BYTES = 1 << 20
 
@@ -65,6 +66,7 @@ def main() -> None:
     rotate_output()
     try:
         deliver(os.environ, Path())
+        follow(os.environ)
         # The locks end with this process: nothing gives them back before.
         take_from_environment(os.environ)
         if sys.argv[1:3] == list(SERVE):
@@ -129,7 +131,7 @@ def deliver(environ: Mapping[str, str], folder: Path) -> tuple[str, ...]:
     Raises:
         StartupError: the credentials cannot be read, or a file cannot be written.
     """
-    place = environ.get("HADOOP_TOKEN_FILE_LOCATION")
+    place = environ.get(TOKEN_VARIABLE)
     if not place or "CONTAINER_ID" not in environ:
         return ()
     try:
@@ -201,7 +203,7 @@ def node_config(document: Mapping[str, Any], environ: Mapping[str, str]) -> Pipe
 def rotate_output(
     descriptors: Sequence[int] = (1, 2),
     max_bytes: int = _MAX_LOG_BYTES,
-    keep: int = _KEPT_LOGS,
+    keep: int = KEPT_LOGS,
     interval_s: float = _INTERVAL_S,
 ) -> threading.Event:
     """Watch this process' output files in a daemon thread, until the returned event is set.

@@ -6,21 +6,29 @@ outcome of DAGs. Seconds begin with the first submission.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from yarn_accel.core.dags.outcome import DagOutcome, DagRunOutcome, DagTaskOutcome
-from yarn_accel.core.tasks.outcome import NodeUse, RunOutcome, TaskOutcome, outcome_of
-from yarn_accel.core.tasks.service.history import EndedTask
+from yarn_accel.core.tasks.history import EndedTask
+from yarn_accel.core.tasks.outcome import (
+    AppOutcome,
+    NodeUse,
+    RunOutcome,
+    TaskOutcome,
+    dag_task_outcome,
+    outcome_of,
+)
 from yarn_accel.core.tasks.use_over_time import NodePlace
 from yarn_accel.core.tasks.values import AppId, Form, TaskId
 from yarn_accel.errors import ConfigError
 from yarn_accel.hadoop.control import Control
 from yarn_accel.report.charts import lanes
 from yarn_accel.report.runs import RunReport
+from yarn_accel.storage import Store
 
 _Answers = Mapping[str, Mapping[str, Any]]
 
@@ -192,7 +200,7 @@ def _task(app: AppId, task: EndedTask, start_s: float, end_s: float) -> TaskOutc
 # DAGs.
 
 
-def live_dag_outcome(answers: _Answers) -> DagRunOutcome:
+def live_dag_outcome(answers: _Answers) -> RunOutcome:
     """The outcome of DAGs that are done; seconds begin with the first submission.
 
     Args:
@@ -211,23 +219,23 @@ def live_dag_outcome(answers: _Answers) -> DagRunOutcome:
     zero = min(each["begun_at"] for each in done.values())
     tasks = tuple(_dag_tasks(done, zero))
     dags = {
-        name: DagOutcome(
+        name: AppOutcome(
             each["begun_at"] - zero,
-            max(task.end_s for task in tasks if task.dag == name),
-            each["dag"]["own_makespan_s"],
+            max(task.end_s for task in tasks if task.app == name),
+            own_makespan_s=each["dag"]["own_makespan_s"],
         )
         for name, each in done.items()
     }
     busy_s = sum(task.end_s - task.start_s for task in tasks)
     there_s = max(busy_s, _core_s(done) or _core_s_of_tasks(tasks, dags.values()))
-    return DagRunOutcome(
+    return RunOutcome(
         str(next(iter(done.values()))["policy"]),
         dags,
         tasks,
-        busy_s / there_s if there_s else 0.0,
-        sum(each["dag"]["n_moved"] for each in done.values()),
-        sum(each["dag"]["n_interrupted"] for each in done.values()),
-        {name: list(_slowdowns(each, zero, dags[name])) for name, each in done.items()},
+        utilisation=busy_s / there_s if there_s else 0.0,
+        moved=sum(each["dag"]["n_moved"] for each in done.values()),
+        interrupted=sum(each["dag"]["n_interrupted"] for each in done.values()),
+        slowdowns={name: list(_slowdowns(each, zero, dags[name])) for name, each in done.items()},
     )
 
 
@@ -238,20 +246,20 @@ def _core_s(done: _Answers) -> float:
     return 0.0 if None in before or None in after else float(max(after) - min(before))
 
 
-def _core_s_of_tasks(tasks: Iterable[DagTaskOutcome], dags: Iterable[DagOutcome]) -> float:
+def _core_s_of_tasks(tasks: Iterable[TaskOutcome], dags: Iterable[AppOutcome]) -> float:
     """As if the cores that ran tasks had been all."""
-    return len({task.machine for task in tasks}) * max(each.end_s for each in dags)
+    return len({task.node for task in tasks}) * max(each.end_s for each in dags)
 
 
-def _slowdowns(answer: Mapping[str, Any], zero: float, dag: DagOutcome) -> Iterator[tuple[float, float]]:
+def _slowdowns(answer: Mapping[str, Any], zero: float, dag: AppOutcome) -> Iterator[tuple[float, float]]:
     """As the master noted them about once a second; the last one is exact."""
     for at, value in answer.get("slowdowns", ()):
-        if dag.arrival_s <= at - zero < dag.end_s:
+        if dag.start_s <= at - zero < dag.end_s:
             yield round(at - zero, 3), value
     yield dag.end_s, dag.slowdown
 
 
-def _dag_tasks(answers: _Answers, zero: float) -> Iterator[DagTaskOutcome]:
+def _dag_tasks(answers: _Answers, zero: float) -> Iterator[TaskOutcome]:
     """By start, on NODE#0, NODE#1, ...: a core runs one task at a time."""
     of_node: dict[str, list[tuple[float, float, str, EndedTask]]] = defaultdict(list)
     for name, answer in answers.items():
@@ -263,5 +271,56 @@ def _dag_tasks(answers: _Answers, zero: float) -> Iterator[DagTaskOutcome]:
         tasks.sort(key=lambda each: (*each[:3], each[3].name))
         cores, _ = lanes([each[:2] for each in tasks])
         for core, (start_s, end_s, name, task) in zip(cores, tasks, strict=True):
-            found.append(DagTaskOutcome(name, task.name, f"{node}#{core}", start_s, end_s, task.reason))
-    yield from sorted(found, key=lambda each: (each.start_s, each.end_s, each.dag, each.task))
+            found.append(dag_task_outcome(name, task.name, f"{node}#{core}", start_s, end_s, task.reason))
+    yield from sorted(found, key=lambda each: (each.start_s, each.end_s, each.app, each.task))
+
+
+# Accounting.
+
+
+def accounted(store: Store, folder_uri: str, *, is_whole: bool = False) -> Iterator[dict[str, Any]]:
+    """The use of jobs, by all masters' files; lines that are none are left out.
+
+    Args:
+        is_whole: each line as it was written; else their sums by user, application and job.
+
+    Raises:
+        StorageError: the storage did not answer.
+    """
+    sums: dict[tuple[str, ...], dict[str, Any]] = {}
+    for uri in store.list(folder_uri) if store.exists(folder_uri) else ():
+        for line in store.read_bytes(uri).splitlines() if uri.endswith(".jsonl") else ():
+            use = _use_of(line)
+            if use is None:
+                continue
+            if is_whole:
+                yield use
+                continue
+            key = tuple(str(use[name]) for name in _OWNERS)
+            known = sums.setdefault(key, {**use, **dict.fromkeys(_AMOUNTS, 0)})
+            for name in _AMOUNTS:
+                known[name] += use[name]
+            known["first_at"] = min(known["first_at"], use["first_at"])
+            known["last_at"] = max(known["last_at"], use["last_at"])
+    yield from sums.values()
+
+
+_OWNERS = ("user", "application", "job")
+_AMOUNTS = ("core_s", "gpu_s", "read_bytes", "written_bytes", "attempts", "failed")
+
+
+def _use_of(line: bytes) -> dict[str, Any] | None:
+    """A line of a file of accounting; None: it is none."""
+    try:
+        use = json.loads(line)
+    except ValueError:
+        return None
+    numbers = (*_AMOUNTS, "first_at", "last_at")
+    if isinstance(use, dict):
+        use.setdefault("written_bytes", 0)  # lines of earlier versions have none
+    is_one = (
+        isinstance(use, dict)
+        and all(isinstance(use.get(name), str) for name in _OWNERS)
+        and all(isinstance(use.get(name), int | float) for name in numbers)
+    )
+    return use if is_one else None

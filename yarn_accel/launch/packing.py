@@ -18,6 +18,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
@@ -115,9 +116,21 @@ def _stamp(named: Mapping[str, Path]) -> str:
     """A digest that changes when any of the files does; costs one system call per file."""
     digest = hashlib.sha256(json.dumps(node_facts(), sort_keys=True).encode())
     for name in sorted(named):
-        status = named[name].stat()
+        with _reading(named[name]):
+            status = named[name].stat()
         digest.update(f"{name}\0{named[name]}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:32]
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the installed file that cannot be read: an OSError would blame the cache's folder."""
+    try:
+        yield
+    except OSError as error:
+        raise StartupError(
+            f"{path}, an installed file: {error.strerror}", cure="install its package again, then try again"
+        ) from None
 
 
 def _remembered(record: Path) -> Environment | None:
@@ -150,7 +163,8 @@ def _pack(named: Mapping[str, Path], folder: Path) -> Environment:
     try:
         with zipfile.ZipFile(temporary, "w") as archive:
             for name, path in sorted(named.items()):
-                content = path.read_bytes()
+                with _reading(path):
+                    content = path.read_bytes()
                 add(name, content, os.access(path, os.X_OK) and path.suffix != ".py")
                 glibc = max(glibc, _glibc_of(content))
             requirement = Requirement(**{**node_facts(), "glibc": "{}.{}".format(*glibc)})
@@ -187,11 +201,11 @@ def _sweep(folder: Path, known: Environment) -> None:
 
 
 DISTRIBUTION = "cluster-accel"
-_CURE = "install it with pip into the environment of {}"
+REINSTALL_CURE = "install it with pip into the environment of {}"
 #: Never read when our programs run.  Metadata that differs between machines is left out too.
 _UNUSED_FOLDERS = frozenset({"__pycache__", "tests"})
 _UNUSED_SUFFIXES = frozenset({".a", ".nbc", ".nbi", ".pyc", ".pyi"})
-_MACHINE_METADATA = frozenset({"INSTALLER", "RECORD", "REQUESTED", "direct_url.json"})
+MACHINE_METADATA = frozenset({"INSTALLER", "RECORD", "REQUESTED", "direct_url.json"})
 
 
 def distributions(
@@ -239,7 +253,7 @@ def _installed(name: str) -> importlib.metadata.Distribution:
     try:
         return importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
-        raise StartupError(f"{name} is not installed", cure=_CURE.format(sys.executable)) from None
+        raise StartupError(f"{name} is not installed", cure=REINSTALL_CURE.format(sys.executable)) from None
 
 
 def files(found: Iterable[importlib.metadata.Distribution]) -> dict[str, Path]:
@@ -255,7 +269,7 @@ def files(found: Iterable[importlib.metadata.Distribution]) -> dict[str, Path]:
         if not any(path.parent.suffix != ".dist-info" for path in listed):
             raise StartupError(
                 f"{name} does not say which files it consists of (an editable or a system package?)",
-                cure=_CURE.format(sys.executable),
+                cure=REINSTALL_CURE.format(sys.executable),
             )
         for path in listed:
             source = Path(str(path.locate()))
@@ -280,6 +294,6 @@ def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
 def _is_used(path: PurePosixPath) -> bool:
     if path.is_absolute() or ".." in path.parts or path.suffix in _UNUSED_SUFFIXES:
         return False
-    if path.parent.suffix == ".dist-info" and path.name in _MACHINE_METADATA:
+    if path.parent.suffix == ".dist-info" and path.name in MACHINE_METADATA:
         return False
     return not _UNUSED_FOLDERS.intersection(path.parts[:-1])

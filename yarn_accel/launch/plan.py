@@ -18,7 +18,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from yarn_accel.adapters.hadoop_rpc import ApplicationId, ApplicationSubmission, TokenFile, write_token_file
+from yarn_accel.adapters.hadoop_rpc import (
+    ApplicationId,
+    ApplicationSubmission,
+    Token,
+    TokenFile,
+    write_token_file,
+)
 from yarn_accel.adapters.hadoop_rpc.records import (
     LaunchContext,
     LocalResource,
@@ -32,6 +38,7 @@ from yarn_accel.launch import bootstrap
 from yarn_accel.launch.config import LaunchConfig, RoleSettings, ServerRole, WorkerRole
 from yarn_accel.launch.container_entry import FILE_ALIAS, SERVE
 from yarn_accel.launch.device_lock import EXIT_DEVICES
+from yarn_accel.launch.token_follower import TOKENS_LOCATION
 from yarn_accel.launch.uploads import ARCHIVE_PATTERN, SCRIPT_NAME, FileResource
 from yarn_accel.master.credentials import AGENTS_ALIAS, CONTROL_ALIAS, SERVER_ALIAS
 
@@ -127,6 +134,7 @@ def make_plan(
     environment: FileResource,
     script: FileResource,
     more: Mapping[str, Sequence[FileResource]] | None = None,
+    tokens_location: str = "",
 ) -> ApplicationPlan:
     """Make the plan from settings and uploads.
 
@@ -135,6 +143,7 @@ def make_plan(
         environment: the uploaded environment.
         script: the uploaded bootstrap.
         more: role -> further files of its containers, such as their settings.
+        tokens_location: where containers look for newer tokens; empty: there are none.
     """
     roles = {}
     for row, settings in _rows(config):
@@ -149,6 +158,7 @@ def make_plan(
                 _locked_devices(config) if is_server else "",
                 config.server.devices_dir if is_server else "",
                 settings.environment,
+                "" if row.name == "master" else tokens_location,
             ),
             resources=(environment, script, *(more or {}).get(row.name, ())),
             memory_mib=config.server_memory_mib if is_server else settings.memory_mib,
@@ -242,7 +252,11 @@ def quoted_environment(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def container_environment(
-    cache_dir: str = "", devices: str = "", devices_dir: str = "", more: Mapping[str, str] | None = None
+    cache_dir: str = "",
+    devices: str = "",
+    devices_dir: str = "",
+    more: Mapping[str, str] | None = None,
+    tokens_location: str = "",
 ) -> dict[str, str]:
     """The environment variables of our containers, quoted, without empty ones.
 
@@ -251,8 +265,14 @@ def container_environment(
         devices: ``all`` or how many GPUs to lock, where YARN does not give them out.
         devices_dir: node-wide folder of those locks.
         more: further variables.
+        tokens_location: URI at which the container looks for newer tokens.
     """
-    own = {"ACCEL_CACHE_DIR": cache_dir, "ACCEL_DEVICES": devices, "ACCEL_DEVICES_DIR": devices_dir}
+    own = {
+        "ACCEL_CACHE_DIR": cache_dir,
+        "ACCEL_DEVICES": devices,
+        "ACCEL_DEVICES_DIR": devices_dir,
+        TOKENS_LOCATION: tokens_location,
+    }
     return quoted_environment({name: value for name, value in {**(more or {}), **own}.items() if value})
 
 
@@ -264,6 +284,7 @@ def make_submission(
     pipeline: bytes,
     agents: bytes = b"",
     files: Mapping[str, str] | None = None,
+    tokens: Mapping[str, Token] | None = None,
 ) -> ApplicationSubmission:
     """The submission of the master.
 
@@ -274,11 +295,12 @@ def make_submission(
         pipeline: the pipeline servers' master secret.
         agents: the secret of agents that the site runs; empty: their keys come from `control`.
         files: small files of the master, by name.
+        tokens: of the master, by their aliases, where the cluster has Kerberos.
     """
     role = plan.roles["master"]
     given = {CONTROL_ALIAS: control, SERVER_ALIAS: pipeline, AGENTS_ALIAS: agents}
     given.update({FILE_ALIAS + name: text.encode() for name, text in (files or {}).items()})
-    secrets = TokenFile(secrets={alias: secret for alias, secret in given.items() if secret})
+    secrets = TokenFile(tokens or {}, {alias: secret for alias, secret in given.items() if secret})
     app = config.app
     return ApplicationSubmission(
         application,

@@ -18,6 +18,7 @@ from yarn_accel.errors import StartupError
 from yarn_accel.hadoop.rm_client import RmClient
 from yarn_accel.launch.config import LaunchConfig, WorkerRole
 from yarn_accel.launch.container_entry import NODE_KEYS
+from yarn_accel.launch.keytab import KEYTAB_FILE, check_keytab, is_uploaded, master_login, upload_keytab
 from yarn_accel.launch.packing import Environment
 from yarn_accel.launch.plan import ApplicationPlan, make_plan
 from yarn_accel.launch.uploads import (
@@ -30,7 +31,7 @@ from yarn_accel.launch.uploads import (
     upload_script,
     uses_document,
 )
-from yarn_accel.master.config import SOME_MANAGERS, TaskSettings, journal_uri, parse_config
+from yarn_accel.master.config import SOME_MANAGERS, journal_uri, parse_config, tokens_uri
 from yarn_accel.node.config import load_config
 from yarn_accel.storage import Store
 from yarn_accel.worker.config import check_worker_settings
@@ -41,6 +42,8 @@ _PLAN_FILE = "plan.json"
 #: In an agent's folder.
 _AGENT_SOCKET = "agent.sock"
 _FIGURES_FILE = "task-figures.json"
+#: What the jobs of all applications of a user used.
+ACCOUNTING_FOLDER = "accounting"
 _SERVER_FILE, _AGENT_FILE, _MASTER_FILE = "pipeline.json", "agent.yaml", "master.json"
 
 
@@ -64,7 +67,7 @@ def application_uri(rm_client: RmClient, config: LaunchConfig, application: str)
     return f"{rm_client.staging_uri(config.environment.staging_uri)}/applications/{application}"
 
 
-def server_document(config: LaunchConfig, default_fs: str = "") -> dict[str, Any]:
+def server_document(config: LaunchConfig, default_fs: str = "", root_uri: str = "") -> dict[str, Any]:
     """The document that a pipeline server's container reads, see `container_entry.node_config`.
 
     ``server`` has the settings of the pipeline servers with every default but those that each node sets,
@@ -72,25 +75,42 @@ def server_document(config: LaunchConfig, default_fs: str = "") -> dict[str, Any
 
     Args:
         default_fs: ``fs.defaultFS`` here, which a container may not know.
+        root_uri: the folder of everything that this user uploads.
     """
     left_to_nodes = set(NODE_KEYS - config.pipeline.keys())
     server = config.pipeline_settings.model_dump(mode="json", exclude=left_to_nodes)
     if not server["default_fs"] and default_fs.startswith("hdfs://"):
         server["default_fs"] = default_fs
+    if root_uri and "accounting_uri" not in config.pipeline:
+        server["accounting_uri"] = f"{root_uri}/{ACCOUNTING_FOLDER}"
     return {"server": server, "agent": config.agent.settings}
 
 
 def agent_document(rm_client: RmClient, config: LaunchConfig) -> dict[str, Any]:
     """Settings of the agents."""
     own = {"application_name": config.app.name, "application_user": rm_client.user}
-    return {"rm_urls": rm_client.site.resourcemanager_webs(), **own, **config.agent.settings}
+    return {**_managers(rm_client), **own, **config.agent.settings}
+
+
+def _managers(rm_client: RmClient) -> dict[str, Any]:
+    """Where a node's processes ask for the master; by RPC with Kerberos, as REST wants a ticket then."""
+    if rm_client.kerberos is None:
+        return {"rm_urls": list(rm_client.site.resourcemanager_webs())}
+    return {"rm_addresses": [str(each) for each in rm_client.addresses.client]}
+
+
+def _default_fs(rm_client: RmClient) -> str:
+    """HDFS by the name that it has here, and so in tokens; nodes may have another.  Empty: there is none."""
+    found = rm_client.site.properties.get("fs.defaultFS", "")
+    return found if found.startswith("hdfs://") else ""
 
 
 def worker_document(rm_client: RmClient, config: LaunchConfig, role: WorkerRole) -> dict[str, Any]:
     """Settings of the workers of one size."""
     run_dir = config.agent.settings.get("run_dir")
     return {
-        "rm_urls": list(rm_client.site.resourcemanager_webs()),
+        **_managers(rm_client),
+        "default_fs": _default_fs(rm_client),
         "cores": role.vcores,
         "gpus": [str(index) for index in range(role.gpus)],
         "memory_mib": role.tasks_memory_mib,
@@ -110,7 +130,8 @@ def task_document(config: LaunchConfig, root_uri: str = "") -> dict[str, Any] | 
     if not roles:
         return None
     first, *more = (_size_document(name, role, config) for name, role in roles.items())
-    figures = {"figures_uri": f"{root_uri}/{_FIGURES_FILE}"} if root_uri else {}
+    kept = {"figures_uri": _FIGURES_FILE, "accounting_uri": ACCOUNTING_FOLDER} if root_uri else {}
+    figures = {key: f"{root_uri}/{name}" for key, name in kept.items()}
     return {**figures, **first, "more_sizes": more, **config.tasks, **_own_limits(config.worker)}
 
 
@@ -149,9 +170,11 @@ def master_document(rm_client: RmClient, config: LaunchConfig, folder_uri: str) 
         "user": rm_client.user,
         "application_name": config.app.name,
         "staging_uri": folder_uri,
+        "default_fs": _default_fs(rm_client),
         "credential_socket": f"{run_dir}/{CREDENTIAL_SOCKET}" if run_dir else "",
         "revoked_file": config.pipeline_settings.revoked_file,
         "tasks": task_document(config, rm_client.staging_uri(config.environment.staging_uri)),
+        **(master_login(rm_client, config.kerberos) if config.kerberos.keytab else {}),
         **config.master.settings,
     }
 
@@ -167,6 +190,8 @@ def stage(
     """
     root = rm_client.staging_uri(config.environment.staging_uri)
     folder = application_uri(rm_client, config, application)
+    if rm_client.kerberos is not None:
+        store.mkdirs(folder, 0o700)
     # First of all, so that nobody removes from now on what is looked for next.
     _upload_text(store, folder, USES_FILE, uses_document([packed.path.name, stored_script_name()]))
     if config.worker_roles:
@@ -175,9 +200,10 @@ def stage(
     script = upload_script(store, environments_uri(root))
     texts = _texts(rm_client, config)
     files = {name: _upload_text(store, folder, name, text) for name, text in texts.items()}
-    return _staged(
-        rm_client, config, folder, make_plan(config, environment, script, _files_of_roles(config, files))
-    )
+    if is_uploaded(config.kerberos):
+        files[KEYTAB_FILE] = upload_keytab(store, Path(config.kerberos.keytab), folder)
+    plan = make_plan(config, environment, script, _files_of_roles(config, files), _tokens(config, folder))
+    return _staged(rm_client, config, folder, plan)
 
 
 def stage_dry_run(rm_client: RmClient, config: LaunchConfig, packed: Environment) -> Staged:
@@ -188,9 +214,15 @@ def stage_dry_run(rm_client: RmClient, config: LaunchConfig, packed: Environment
     script = FileResource(SCRIPT_NAME, f"{shared}/{SCRIPT_NAME}", 0, 0)
     texts = _texts(rm_client, config)
     files = {name: FileResource(name, f"{folder}/{name}", len(text), 0) for name, text in texts.items()}
-    return _staged(
-        rm_client, config, folder, make_plan(config, environment, script, _files_of_roles(config, files))
-    )
+    if is_uploaded(config.kerberos):
+        files[KEYTAB_FILE] = FileResource(KEYTAB_FILE, f"{folder}/{KEYTAB_FILE}", 0, 0)
+    plan = make_plan(config, environment, script, _files_of_roles(config, files), _tokens(config, folder))
+    return _staged(rm_client, config, folder, plan)
+
+
+def _tokens(config: LaunchConfig, folder_uri: str) -> str:
+    """Where containers look for newer tokens; empty: nobody asks for any."""
+    return tokens_uri(folder_uri) if config.kerberos.keytab else ""
 
 
 def role_settings(config: LaunchConfig) -> dict[str, BaseModel]:
@@ -201,6 +233,9 @@ def role_settings(config: LaunchConfig) -> dict[str, BaseModel]:
     Raises:
         ConfigError: names the key and the known ones.
     """
+    # Only who shows or starts a task service needs its policies.
+    from yarn_accel.master.tasks.settings import TaskSettings
+
     return {
         "master.settings": parse_config({**SOME_MANAGERS, **config.master.settings}),
         "agent.settings": load_config(None, {}, **{"node": "NODE", **config.agent.settings}),
@@ -214,11 +249,12 @@ def role_settings(config: LaunchConfig) -> dict[str, BaseModel]:
 
 
 def check_settings(rm_client: RmClient, config: LaunchConfig) -> None:
-    """Check what `master` and `agent` say before anything is uploaded.
+    """Check what `master`, `agent` and `kerberos` say before anything is uploaded.
 
     Raises:
         ConfigError: names the key and the known ones.
     """
+    check_keytab(rm_client.site, config.kerberos)
     parse_config(master_document(rm_client, config, rm_client.staging_uri(config.environment.staging_uri)))
     # The names of agents and workers are known on their nodes alone.
     for role in (config.worker, *config.more_workers):
@@ -232,9 +268,11 @@ def _staged(rm_client: RmClient, config: LaunchConfig, folder: str, plan: Applic
 
 
 def _texts(rm_client: RmClient, config: LaunchConfig) -> dict[str, str]:
-    default_fs = rm_client.site.properties.get("fs.defaultFS", "")
+    root_uri = rm_client.staging_uri(config.environment.staging_uri)
     texts = {
-        _SERVER_FILE: json.dumps(server_document(config, default_fs), indent=1, sort_keys=True),
+        _SERVER_FILE: json.dumps(
+            server_document(config, _default_fs(rm_client), root_uri), indent=1, sort_keys=True
+        ),
         _AGENT_FILE: yaml.safe_dump(agent_document(rm_client, config), sort_keys=True),
     }
     for name, role in config.worker_roles.items():
@@ -245,7 +283,9 @@ def _texts(rm_client: RmClient, config: LaunchConfig) -> dict[str, str]:
 def _files_of_roles(
     config: LaunchConfig, files: Mapping[str, FileResource]
 ) -> dict[str, Sequence[FileResource]]:
+    keytab = files.get(KEYTAB_FILE)
     return {
+        "master": [keytab] if keytab is not None else [],
         "server": [files[_SERVER_FILE]],
         "agent": [files[_AGENT_FILE]],
         **{name: [files[f"{name}.yaml"]] for name in config.worker_roles},

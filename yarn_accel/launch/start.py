@@ -1,7 +1,7 @@
 """``yarn-accel start``: checks, packs, uploads, submits and waits for the master, or finds what runs already.
 
-A start that fails removes what it uploaded and retained for its application.  Only the packed environment
-stays, which the next start uses.
+A start that fails removes what it uploaded and retained for its application, and cancels its tokens.  Only
+the packed environment stays, which the next start uses.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, Applicatio
 from yarn_accel.core.application.exits import failure_line
 from yarn_accel.errors import AccelError, JobError, StartupError, UnavailableError
 from yarn_accel.hadoop.control import RetainedApplication, own_master_secret
+from yarn_accel.hadoop.delegation import ending
 from yarn_accel.hadoop.rm_client import RmClient, find_running, kill
 from yarn_accel.hadoop.site import SITE_FILE
 from yarn_accel.launch.config import LaunchConfig
@@ -52,6 +53,11 @@ _BESIDE_OTHERS = (
     "are those of the first one until it is over; a GPU serves whoever locked it first",
     "jobs use the application of their own user; another one: `yarn-accel streaming --application NAME`, or "
     "the variable ACCEL_APPLICATION",
+)
+_NO_ATTRIBUTES = (
+    "this YARN has no node attributes (Hadoop has them since 3.2): each node's slots stay as configured, "
+    "drained nodes are forgotten when the master is started again, and nodes check themselves only when "
+    "their first container starts; servers, bindings, jobs, tasks and DAGs work without"
 )
 _EXIT_CODE = re.compile(r"exitCode: (-?\d+)")
 
@@ -113,7 +119,9 @@ async def dry_run(rm_client: RmClient, config: LaunchConfig, report: ProgressRep
             (
                 *sized,
                 *(await _others_running(manager, nodes)),
+                *(await _lacking(manager)),
                 *_rights_warnings(config),
+                *_operator_warnings(rm_client, config),
                 *check_gpu_environment(config, nodes),
                 *_compatibility_warnings(packed, nodes),
                 *check_sizes(staged.plan, None, nodes),
@@ -150,7 +158,9 @@ async def start(
         nodes = await manager.nodes()
         _warn(await _others_running(manager, nodes), report)
         config, sized = fitted(config, rm_client.site.properties, nodes)
-        _warn([*sized, *_rights_warnings(config), *check_gpu_environment(config, nodes)], report)
+        _warn(await _lacking(manager), report)
+        _warn([*sized, *_rights_warnings(config), *_operator_warnings(rm_client, config)], report)
+        _warn(check_gpu_environment(config, nodes), report)
         secret_file = pipeline_secret_file(rm_client)
         pipeline = read_master_secret(secret_file)
         if rm_client.site.master_secret_file is None:
@@ -188,13 +198,26 @@ async def _submit(
     application = given.application
     store = rm_client.store()
     retained = RetainedApplication.of(str(application))
+    delegated = await rm_client.tokens(manager)
+    ends_s = 0.0 if config.kerberos.keytab else delegated.ends_s
+    if config.kerberos.keytab:
+        report(f"note: the master renews the application's tokens as {config.kerberos.principal}, by keytab")
+    elif sentence := ending(ends_s):
+        report(f"note: the application {sentence}")
     try:
-        control = retained.create(application_uri(rm_client, config, str(application)))
+        control = retained.create(application_uri(rm_client, config, str(application)), ends_s)
         report(f"uploading what the containers need ({packed.n_bytes / 1e6:.0f} MB at most)")
         staged = stage(rm_client, store, config, packed, str(application))
         _warn(check_sizes(staged.plan, given.maximum, nodes), report)
         submission = make_submission(
-            application, config, staged.plan, control, pipeline, agents, staged.delivered
+            application,
+            config,
+            staged.plan,
+            control,
+            pipeline,
+            agents,
+            staged.delivered,
+            delegated.tokens,
         )
         submitted_s = time.monotonic()
         await _hand_in(manager, submission)
@@ -206,6 +229,7 @@ async def _submit(
         ) from None
     except BaseException:
         _forget(store, rm_client, config, retained, report)
+        _warn(await rm_client.cancel(manager, delegated), report)
         raise
     report(f"submitted {application}")
     return application, submitted_s
@@ -315,6 +339,11 @@ async def _others_running(manager: ResourceManager, nodes: tuple[NodeReport, ...
     return [*listed, *_BESIDE_OTHERS] if listed else []
 
 
+async def _lacking(manager: ResourceManager) -> list[str]:
+    """Tell what the application goes without because this YARN lacks it."""
+    return [] if await manager.has_node_attributes() else [_NO_ATTRIBUTES]
+
+
 def _rights_warnings(config: LaunchConfig) -> list[str]:
     """Warn where no tenant may use storage: such servers compute only on data in the request itself."""
     if config.pipeline.get("tenants"):
@@ -322,6 +351,17 @@ def _rights_warnings(config: LaunchConfig) -> list[str]:
     return [
         "no tenant may read or write storage, so requests that name files are refused (forbidden-uri): "
         "set `pipeline: {tenants: ...}`"
+    ]
+
+
+def _operator_warnings(rm_client: RmClient, config: LaunchConfig) -> list[str]:
+    """Say what a master without a ticket leaves out."""
+    parts = {"slots": "slots of nodes are not set", "attributes": "bindings are not published as attributes"}
+    wanted = [text for key, text in parts.items() if config.master.settings.get(key, True)]
+    if rm_client.kerberos is None or config.kerberos.keytab or not wanted:
+        return []
+    return [
+        f"{', and '.join(wanted)}: YARN's service for operators takes no token, and the master has no ticket"
     ]
 
 
@@ -350,6 +390,6 @@ def _check_compatibility(packed: Environment, nodes: tuple[NodeReport, ...], rep
     _warn(str(compatibility).splitlines(), report)
 
 
-def _warn(lines: list[str], report: ProgressReport) -> None:
+def _warn(lines: Iterable[str], report: ProgressReport) -> None:
     for line in lines:
         report(f"note: {line}")

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
-from yarn_accel.core.tasks.claim_counts import claims_text, results_text
+from yarn_accel.core.late_binding_reports import claims_text, results_text
 from yarn_accel.core.units import format_bytes
 
 _DASH = "-"
@@ -47,6 +47,12 @@ def n_serving(answer: Mapping[str, Any]) -> tuple[int, int]:
     nodes = _mapping(_mapping(answer.get("state")).get("nodes"))
     accelerators = [node for node in map(_mapping, nodes.values()) if node.get("is_accelerator")]
     return sum(bool(node.get("is_serving")) for node in accelerators), len(accelerators)
+
+
+def tokens_end_s(answer: Mapping[str, Any]) -> float:
+    """When the tokens end that the master renews, Unix seconds; 0: it renews none."""
+    found = _mapping(_mapping(answer.get("state")).get("service")).get("tokens_end_s")
+    return float(found) if isinstance(found, int | float) else 0.0
 
 
 def _head(
@@ -89,13 +95,18 @@ def _row(name: str, node: Mapping[str, Any]) -> Iterable[str]:
     return (
         name,
         _cell(node.get("rack")),
-        _cell(node.get("state")) + (", drained" if node.get("is_drained") else ""),
+        ", ".join([_cell(node.get("state")), *_withdrawn(node)]),
         _server(node),
         _cell(node.get("bound")),
         " ".join(str(member) for member in _items(node.get("members"))) or _DASH,
         f"{_cell(load.get('open'))}/{_cell(load.get('capacity'))}" if load else _DASH,
         _DASH if wanted is None else f"{wanted}{'' if slots.get('is_set') else ' (not set yet)'}",
     )
+
+
+def _withdrawn(node: Mapping[str, Any]) -> list[str]:
+    """Why the node is to have no server now, in a word."""
+    return [word for word in ("drained", "released") if node.get(f"is_{word}")]
 
 
 def _claims(node: Mapping[str, Any]) -> str:

@@ -20,7 +20,9 @@ import click
 from yarn_accel.adapters.credentials import issue_job_credential
 from yarn_accel.client.archive import CLIENT_ARCHIVE, write_client_archive
 from yarn_accel.client.binding import parse_binding
+from yarn_accel.client.job_user import CA_VARIABLE as SERVER_CA_VARIABLE
 from yarn_accel.client.task_servers import BINDING_FILE
+from yarn_accel.client.webhdfs import CA_VARIABLE as WEB_CA_VARIABLE
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.hadoop.java import java_argv
 from yarn_accel.hadoop.rm_client import mapper_environment
@@ -38,6 +40,7 @@ from yarn_accel.local_filesystem import write_atomic
 
 _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 _PRINT_FOLDER = "yarn-accel-streaming"
+#: The name in a task's folder.
 
 
 @click.command(
@@ -157,11 +160,16 @@ def _additions(
         properties[f"mapreduce.map.resource.{SLOT_RESOURCE}"] = "1"
     if credential is not None:
         properties[CREDENTIAL_PROPERTY] = str(credential)
+    for key, authority, variable, name in (
+        ("web_ca_file", site.web_ca_file, WEB_CA_VARIABLE, "hadoop-ca.pem"),
+        ("server_ca_file", site.server_ca_file, SERVER_CA_VARIABLE, "server-ca.pem"),
+    ):
+        if authority is not None:
+            (folder / name).write_text(_text(key, authority), encoding="utf-8")
+            files.append(folder / name)
+            environment[variable] = name
     if binding_file is not None:
-        try:
-            text = binding_file.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"binding_file {binding_file}: {error.strerror}") from None
+        text = _text("binding_file", binding_file)
         if parse_binding(text).servers and credential is None:
             raise ConfigError(
                 "the site has servers, but there is no credential for them",
@@ -173,6 +181,13 @@ def _additions(
         # Where agents and mappers are of different users, mappers cannot know where the agents listen.
         environment.update(mapper_environment(site, application))
     return StreamingAdditions(python, properties, files, environment)
+
+
+def _text(key: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{key} {path}: {error.strerror}") from None
 
 
 def _launcher(

@@ -11,11 +11,12 @@ A file that a killed upload left is unused when another start uploaded it, or no
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -69,11 +70,30 @@ def upload(store: Store, path: Path, folder_uri: str) -> FileResource:
     uri = f"{folder_uri.rstrip('/')}/{path.name}"
     try:
         n_bytes = path.stat().st_size
-        if not _is_there(store, uri, n_bytes):
-            store.write_atomic(uri, lambda: pieces(path))
+        _put(store, uri, n_bytes, lambda: pieces(path))
     except OSError as error:
         raise StartupError(f"{path}: {error.strerror}", cure="pack the environment again") from None
-    return _resource(store, path.name, uri)
+    return stored_file(store, path.name, uri)
+
+
+class _IsThere(Exception):
+    """Another start has uploaded the same file meanwhile."""
+
+
+def _put(store: Store, uri: str, n_bytes: int, parts: Callable[[], Iterator[bytes]]) -> None:
+    """Upload a file unless it is there, also if it comes while this one is written.
+
+    YARN starts no container whose files are younger than its application says.
+    """
+
+    def written() -> Iterator[bytes]:
+        yield from parts()
+        if _is_there(store, uri, n_bytes):
+            raise _IsThere
+
+    if not _is_there(store, uri, n_bytes):
+        with contextlib.suppress(_IsThere):
+            store.write_atomic(uri, written)
 
 
 def stored_script_name() -> str:
@@ -85,9 +105,8 @@ def upload_script(store: Store, folder_uri: str) -> FileResource:
     """Upload the bootstrap, unless it is there already."""
     content = _script()
     uri = f"{folder_uri.rstrip('/')}/{stored_script_name()}"
-    if not _is_there(store, uri, len(content)):
-        store.write_atomic(uri, lambda: iter([content]))
-    return _resource(store, SCRIPT_NAME, uri)
+    _put(store, uri, len(content), lambda: iter([content]))
+    return stored_file(store, SCRIPT_NAME, uri)
 
 
 def _script() -> bytes:
@@ -99,14 +118,15 @@ def _is_there(store: Store, uri: str, n_bytes: int) -> bool:
     return store.exists(uri) and store.stamp(uri).n_bytes == n_bytes
 
 
-def _resource(store: Store, name: str, uri: str) -> FileResource:
+def stored_file(store: Store, name: str, uri: str, visibility: Visibility = "PRIVATE") -> FileResource:
+    """A file of the storage, as containers get it under `name`."""
     stamp = store.stamp(uri)
     scheme, _, _ = split_uri(uri)
     # The storage's own units: HDFS milliseconds, a local file nanoseconds.
     modified_ms = stamp.modified if scheme == "hdfs" else stamp.modified // 1_000_000
     if not stamp.n_bytes:
         raise StorageError(f"{uri}: empty", cure="delete it and try again")
-    return FileResource(name, uri, stamp.n_bytes, modified_ms)
+    return FileResource(name, uri, stamp.n_bytes, modified_ms, visibility)
 
 
 #: In an application's folder: the names of the shared files it was started with.

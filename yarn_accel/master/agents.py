@@ -8,6 +8,7 @@ response has the cluster's counts, verifiers of credentials, and figures of othe
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -17,20 +18,30 @@ from typing import Any
 from yarn_accel.adapters.credentials import RevocationList
 from yarn_accel.client.binding import Binding, Endpoint, parse_binding
 from yarn_accel.core.application import Application, NodeAssignment
-from yarn_accel.core.application.events import Event, NodesReported, ServerGauges, StatusReported
+from yarn_accel.core.application.events import (
+    Event,
+    NodesReported,
+    ServerGauges,
+    ServersWanted,
+    StatusReported,
+)
 from yarn_accel.core.binding import DeviceWeights
-from yarn_accel.core.tasks.late_binding.cluster_counts import ClusterCounts
-from yarn_accel.core.tasks.late_binding.messages import MAX_IDENTIFIERS, counts_document, parse_counts
-from yarn_accel.core.tasks.late_binding.shared_figures import (
+from yarn_accel.core.ended_applications import application_ids
+from yarn_accel.core.late_binding_reports import (
+    MAX_IDENTIFIERS,
+    ClusterCounts,
     ClusterFigures,
+    counts_document,
     figures_document,
+    parse_counts,
     parse_figures,
 )
-from yarn_accel.core.tasks.server_gpus import ServingServers
 from yarn_accel.errors import AccelError, AuthenticationError, ConfigError, RejectedError, UnavailableError
 from yarn_accel.master.config import MasterConfig
+from yarn_accel.master.ended_applications import EndedApplications
 from yarn_accel.master.environment import SERVER_ROLE
 from yarn_accel.master.inventory import Inventory
+from yarn_accel.master.plugin import Serving
 from yarn_accel.master.status_documents import AgentStatistics
 from yarn_accel.node.heartbeat_response import ServerLoad, load_document, parse_load
 from yarn_accel.wire.credential import (
@@ -64,6 +75,7 @@ class ServerStatus:
         is_gone: its process is dead.
         is_hung: its process neither answers nor runs.
         n_open: requests it has taken and not answered.
+        n_taken: requests it has ever taken.
         load: what clients need to choose among servers.
     """
 
@@ -75,6 +87,7 @@ class ServerStatus:
     detail: str
     n_workers: int
     n_open: int
+    n_taken: int
     load: ServerLoad = field(default_factory=ServerLoad)
 
 
@@ -86,12 +99,16 @@ class Heartbeat:
         has_device: a healthy accelerator, or only broken ones; None: the agent knows of none.
         devices: names of the devices that work.
         server: None: the node has none.
+        asked_age_s: how long ago a task of the node last asked for servers; None: not that the agent knows.
+        applications: whose tokens the server has.
     """
 
     node: str
     has_device: bool | None
     devices: tuple[str, ...]
     server: ServerStatus | None
+    asked_age_s: float | None = None
+    applications: tuple[str, ...] = ()
 
 
 class Agents:
@@ -105,6 +122,7 @@ class Agents:
         is_settled: the first bindings are made. A later attempt collects reports first, and some agents
             report late: until then no response says that there is no server, and agents keep the last one.
         late_binding: answers the agents' part of late binding.
+        ended: knows which applications have ended that servers have sessions of.
     """
 
     def __init__(
@@ -119,6 +137,7 @@ class Agents:
         attempt: int,
         is_settled: Callable[[], bool],
         late_binding: LateBindingReports,
+        ended: EndedApplications,
     ) -> None:
         self._interval_s = config.agent_interval_s
         self._mappers_per_worker = config.mappers_per_worker
@@ -131,11 +150,13 @@ class Agents:
         self._application, self._attempt = application, attempt
         self._is_settled = is_settled
         self._late_binding = late_binding
+        self._ended = ended
         self._young_until_s = core.awake_s(clock()) + (_YOUNG_S if attempt > 1 else 0.0)
         self._statistics = figures
         self._servers: dict[str, ServerStatus | None] = {}
         self._loads: dict[str, ServerLoad | None] = {}
         self._n_devices: dict[str, int] = {}
+        self._wanted_s = -math.inf
         self.n_heard = 0
 
     async def heartbeat(self, sender: str, document: Any) -> Any:
@@ -156,6 +177,8 @@ class Agents:
         self._servers[heartbeat.node] = heartbeat.server
         self._loads[heartbeat.node] = load_of(heartbeat, self._weights)
         self._n_devices[heartbeat.node] = len(heartbeat.devices)
+        if heartbeat.asked_age_s is not None:
+            self.wanted(heartbeat.asked_age_s)
         for event in status_events(heartbeat, before, now_s, self._weights, self._mappers_per_worker):
             self._tell(event)
         assignment = self.assignment(heartbeat.node)
@@ -171,6 +194,8 @@ class Agents:
             policy=self._choice,
             loads=self._loads,
         )
+        if over := self._ended.noted(heartbeat.node, heartbeat.applications):
+            response["ended_applications"] = over
         return {**response, **self._late_binding.answer(heartbeat.node, document, now_s)}
 
     def assignment(self, node: str) -> NodeAssignment | None:
@@ -181,7 +206,14 @@ class Agents:
         is_young = self._core.awake_s(self._clock()) < self._young_until_s
         return None if is_young and not assignment.servers else assignment
 
-    def serving(self) -> ServingServers:
+    def wanted(self, age_s: float = 0.0) -> None:
+        """Somebody asked for servers so long ago; the core hears of it once a second at most."""
+        now_s = self._clock()
+        if now_s - age_s >= self._wanted_s + 1.0:
+            self._wanted_s = now_s - age_s
+            self._tell(ServersWanted(age_s, now_s))
+
+    def serving(self) -> Serving:
         """The pipeline servers that serve, their GPUs, and which one each node asks first.
 
         A server without GPUs counts as many as it computes at once.
@@ -193,7 +225,7 @@ class Agents:
         }
         first = {node: self._core.assignment(node).servers[:1] for node in self._servers}
         server_of = {node: found[0][0] for node, found in first.items() if found and found[0][0] in n_gpus}
-        return ServingServers(n_gpus, server_of)
+        return n_gpus, server_of
 
     def rack(self, node: str) -> str | None:
         """The rack of a node."""
@@ -305,7 +337,9 @@ def parse_heartbeat(sender: str, document: Any, application: str) -> Heartbeat:
     status = _server(node, server, _count(document.get("seq"))) if isinstance(server, dict) else None
     if status is not None and not _is_of(status.container, application):
         status = None
-    return Heartbeat(node, has_device, names, status)
+    asked = document.get("asked_age_s")
+    named = server.get("applications") if isinstance(server, dict) and status is not None else ()
+    return Heartbeat(node, has_device, names, status, _age_s(asked), application_ids(named))
 
 
 def status_events(
@@ -352,7 +386,7 @@ def _server_event(
         server.endpoint if server.is_healthy else None,
         is_healthy=server.is_healthy,
         detail=server.detail,
-        gauges=ServerGauges(capacity, server.n_open, weight_of(heartbeat, weights)),
+        gauges=ServerGauges(capacity, server.n_open, weight_of(heartbeat, weights), server.n_taken),
         is_gone=server.is_gone,
         is_hung=server.is_hung,
     )
@@ -439,6 +473,7 @@ def _server(node: str, values: Mapping[str, Any], seq: int) -> ServerStatus:
         # Those that stand by compute nothing.
         n_workers=max(1, _count(values.get("computing_workers", values.get("workers")))),
         n_open=_count(values.get("in_flight")),
+        n_taken=_count(values.get("requests")),
         load=replace(parse_load(values.get("load")), seq=seq),
     )
 
@@ -451,6 +486,11 @@ def _endpoint(node: str, values: Any) -> Endpoint:
     except (ConfigError, ValueError, TypeError) as error:
         raise RejectedError("bad-heartbeat", f"server.endpoint: {error}") from None
     return replace(endpoint, name=node, node=node)
+
+
+def _age_s(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < _MAX_COUNT else None
 
 
 def _count(value: Any) -> int:

@@ -1,37 +1,21 @@
-"""The master's configuration: one frozen object from the file that `yarn-accel start` ships beside it.
-
-`TaskSettings` are those of its task service: the sizes of workers, and the policy that places tasks.
-"""
+"""The master's configuration: one frozen object from the file that `yarn-accel start` ships beside it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from yarn_accel.adapters.hadoop_rpc import Address, ResourceManagerAddresses
-from yarn_accel.adapters.settings_file import complaints, read_settings
+from yarn_accel.adapters.settings_file import LazySection, complaints, read_settings
 from yarn_accel.core import binding
 from yarn_accel.core.application import Settings
 from yarn_accel.core.binding import DeviceWeights
 from yarn_accel.core.server_choice import ChooserSettings
-from yarn_accel.core.tasks.commands import TaskPolicy
-from yarn_accel.core.tasks.learning import FigureStore
-from yarn_accel.core.tasks.policies.registry import POLICIES
-from yarn_accel.core.tasks.service import ServiceSettings, WorkerSize
-from yarn_accel.core.tasks.worker_nodes import WORKER_ROLE
 from yarn_accel.errors import ConfigError
-
-_MIB = 1024 * 1024
-#: Has the defaults of what its core and the settings of a task service share.
-_CORE = ServiceSettings()
-_ENVIRONMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
-_SCHEMES = ("hdfs://", "file://")
-_ARCHIVES = (".tar.gz", ".tgz", ".tar")
 
 
 def journal_uri(application_uri: str) -> str:
@@ -39,134 +23,9 @@ def journal_uri(application_uri: str) -> str:
     return f"{application_uri}/task-journal"
 
 
-class TaskWorkerSize(BaseModel):
-    """A size of workers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    role: str = Field(WORKER_ROLE, min_length=1, description="of its containers")
-    cores: int = Field(1, ge=1, le=4096, description="tasks on cores at once in a worker")
-    gpus: int = Field(0, ge=0, le=64, description="GPUs of a worker")
-    task_memory_mib: int = Field(1024, ge=64, description="memory of all tasks of a worker together")
-    min_workers: int = Field(0, ge=0, le=10_000, description="workers kept though nothing waits")
-    max_workers: int = Field(4, ge=1, le=10_000, description="workers at most, one on a node")
-    node_label: str = Field("", description="only on nodes with this label")
-    node_attribute: str = Field("", description="only on nodes with this attribute, PREFIX/NAME=VALUE")
-
-    @model_validator(mode="after")
-    def _check_limits(self) -> TaskWorkerSize:
-        if self.min_workers > self.max_workers:
-            raise ValueError(f"min_workers {self.min_workers} is more than max_workers {self.max_workers}")
-        return self
-
-    def size(self) -> WorkerSize:
-        """As the core of the service has it."""
-        return WorkerSize(
-            self.role, self.cores, self.gpus, self.task_memory_mib * _MIB, self.min_workers, self.max_workers
-        )
-
-
-class TaskSettings(TaskWorkerSize):
-    """Settings of a task service inside a master, with those of its first size of workers."""
-
-    more_sizes: tuple[TaskWorkerSize, ...] = Field((), description="further sizes of workers")
-    idle_s: float = Field(
-        _CORE.idle_s, ge=0, description="a worker that had nothing to do for so long is released"
-    )
-    start_s: float = Field(60.0, gt=0, description="a node whose worker does not report by then gives way")
-    policy: str = Field(
-        "hdas+",
-        description="what places tasks: fifo, model, hdas, hdas+, hadoop, or one that plans DAGs, as mps",
-    )
-    policy_settings: dict[str, Any] = Field(default_factory=dict, description="settings of that policy")
-    bandwidth_bytes_per_s: float = Field(
-        _CORE.bandwidth_bytes_per_s,
-        gt=0,
-        description="of a node whose worker does not know that of its disk or link",
-    )
-    max_apps: int = Field(_CORE.max_apps, ge=1, description="applications at once")
-    figures_uri: str = Field(
-        "", description="file with what was learned of this user's applications; default: one in staging_uri"
-    )
-    silence_s: float = Field(
-        _CORE.silence_s, gt=0, description="a worker that does not report for so long is lost"
-    )
-    max_dag_tasks: int = Field(
-        _CORE.max_dag_tasks,
-        ge=1,
-        le=100_000,
-        description="tasks of one DAG; to plan a large one stops all else meanwhile",
-    )
-    environments: dict[str, str] = Field(
-        default_factory=dict,
-        max_length=100,
-        description="Python environments that tasks may name -> the interpreter's path on all nodes, or a "
-        "packed environment (hdfs:// or file://, .tar.gz)",
-    )
-
-    @field_validator("environments")
-    @classmethod
-    def _check_environments(cls, environments: dict[str, str]) -> dict[str, str]:
-        for name, place in environments.items():
-            if not _ENVIRONMENT.match(name):
-                raise ValueError(f"{name!r} is no name: letters, digits and . _ -")
-            is_archive = place.startswith(_SCHEMES) and place.endswith(_ARCHIVES)
-            if not is_archive and not place.startswith("/"):
-                raise ValueError(
-                    f"{name}: {place!r} is neither the absolute path of an interpreter nor an archive, "
-                    f"hdfs:// or file:// with {', '.join(_ARCHIVES)}"
-                )
-        return environments
-
-    @model_validator(mode="after")
-    def _check(self) -> TaskSettings:
-        try:
-            self.make_policy(FigureStore())
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        return self
-
-    def sizes(self) -> tuple[TaskWorkerSize, ...]:
-        """All sizes of workers, in their order."""
-        return (self, *self.more_sizes)
-
-    def make_policy(self, figures: FigureStore) -> TaskPolicy:
-        """The policy that places tasks.
-
-        Raises:
-            ConfigError: there is no such policy, or it has no such setting.
-        """
-        # Only a master that has a task service needs numpy.
-        from yarn_accel.core.dags.live.registry import make_service_policy
-
-        return make_service_policy(self.policy, self.policy_settings, figures, self.bandwidth_bytes_per_s)
-
-    def service_settings(self, started_ms: int, attempt: int) -> ServiceSettings:
-        """The settings for the core of the service.
-
-        Args:
-            started_ms: Unix time of this master's start.
-            attempt: number of this master.
-        """
-        from yarn_accel.core.dags.live.lying import MOST_LYING
-
-        takes_dags = self.policy not in POLICIES
-        return ServiceSettings(
-            policy=self.policy,
-            started_ms=started_ms,
-            master_attempt=attempt,
-            sizes=tuple(each.size() for each in self.sizes()),
-            max_apps=self.max_apps,
-            uses_gpus=self.policy in POLICIES and POLICIES[self.policy].uses_gpus,
-            takes_dags=takes_dags,
-            # Workers learn at once of all tasks that a plan puts there.
-            listed_per_core=MOST_LYING if takes_dags else _CORE.listed_per_core,
-            silence_s=self.silence_s,
-            idle_s=self.idle_s,
-            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,
-            max_dag_tasks=self.max_dag_tasks,
-            environments=self.environments,
-        )
+def tokens_uri(application_uri: str) -> str:
+    """The file of the newest tokens, in the application's folder."""
+    return f"{application_uri}/tokens"
 
 
 #: In place of the addresses that `yarn-accel start` fills in, when settings are checked without a cluster.
@@ -178,7 +37,11 @@ SOME_MANAGERS: Mapping[str, Any] = {
 
 #: Of sun_path in unix(7), with its last byte 0.
 _MAX_SOCKET_PATH = 107
-_TIMES = tuple(each.name for each in fields(Settings) if each.name != "has_slots")
+#: Times of the core that are a setting of their own.
+_OWN_TIMES = ("idle_release_s",)
+_TIMES = tuple(
+    each.name for each in fields(Settings) if each.name.endswith("_s") and each.name not in _OWN_TIMES
+)
 
 
 class MasterConfig(BaseModel):
@@ -196,9 +59,16 @@ class MasterConfig(BaseModel):
     user: str = Field("", description="who asks the RM for nodes, slots and attributes; default: our user")
     application_name: str = Field("yarn-accel", description="what people call the application")
     staging_uri: str = Field("", description="folder of this application's files")
+    default_fs: str = Field(
+        "", pattern=r"^(hdfs://[^/?#@]+/?)?$", description="what hdfs:/// means; default: fs.defaultFS"
+    )
     hosts: dict[str, str] = Field(
         default_factory=dict, description="addresses of names that the master's node cannot resolve"
     )
+    # Kerberos, for weeks
+    principal: str = Field("", description="whose keys `keytab` has")
+    keytab: str = Field("", description="file by which the master asks for new tokens; empty: it does not")
+    hadoop: dict[str, str] = Field(default_factory=dict, description="Hadoop's properties that it needs then")
     # Bindings
     policy: str = Field("paper", description="who is bound to whom: paper, weighted or container")
     policy_settings: dict[str, Any] = Field(
@@ -218,9 +88,18 @@ class MasterConfig(BaseModel):
     mappers_per_worker: float = Field(
         4.0, gt=0, le=1000, description="mappers that one worker of a server can feed"
     )
+    idle_release_s: float = Field(
+        0.0,
+        ge=0,
+        le=30 * 86400,
+        description="servers without a request for so long, while no task asked for servers, give their "
+        "containers and GPUs back to YARN, and return when a task asks; 0: they stay",
+    )
     attributes: bool = Field(True, description="publish bindings as node attributes rm.yarn.io/accel-bind")
     # Tasks
-    tasks: TaskSettings | None = Field(None, description="a task service; none: the application has none")
+    tasks: Annotated[Any, LazySection("yarn_accel.master.tasks.settings", "TaskSettings")] = Field(
+        None, description="a task service; none: the application has none"
+    )
     # How often
     heartbeat_interval_s: float = Field(1.0, ge=0.05, le=60, description="pause between heartbeats to the RM")
     busy_interval_s: float = Field(0.2, ge=0.05, le=60, description="the same while containers are asked for")
@@ -303,7 +182,8 @@ class MasterConfig(BaseModel):
     @property
     def core_settings(self) -> Settings:
         """The settings of the core."""
-        return Settings(has_slots=self.slots, **self.timing)  # type: ignore[arg-type]
+        own = {"has_slots": self.slots, "idle_release_s": self.idle_release_s}
+        return Settings(**own, **self.timing)  # type: ignore[arg-type]
 
     @property
     def choice(self) -> dict[str, Any] | None:

@@ -16,26 +16,25 @@ from aiohttp import web
 from yarn_accel.adapters.signed_http import RequestVerifier, guarded
 from yarn_accel.client.binding import format_binding
 from yarn_accel.core.application import Application
+from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
-from yarn_accel.core.tasks.worker_messages import MAX_REPORT_BYTES
 from yarn_accel.errors import RejectedError
 from yarn_accel.master.agents import Agents, binding_of
-from yarn_accel.master.inventory import Inventory
+from yarn_accel.master.environment import SERVER_ROLE
+from yarn_accel.master.inventory import Inventory, container_logs
 from yarn_accel.master.operator_commands import OFF, OperatorCommands
+from yarn_accel.master.plugin import MasterPlugin, Verb
 from yarn_accel.master.registration import BACKLOG
 from yarn_accel.master.status_documents import AgentStatistics, StatusDocuments
-from yarn_accel.master.task_service import LiveTaskService
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 _CONTROL = "control:"
 #: A connection that sends no whole request for so long is closed; agents and workers send one a second.
 _IDLE_S = 20.0
 _MAX_SHOWN = 100
-_MAX_TEXT = 4096
-_MAX_COUNT = 10**9
-_MAX_NODES = 100
 _N_NAMED = 8
-_Answer = dict[str, Any] | Awaitable[dict[str, Any]]
+#: Whose containers are remembered.
+_MAX_SERVERS = 2000
 
 
 class Admin:
@@ -66,6 +65,7 @@ class Admin:
         self._tell = tell
         self._clock = clock
         self._about = about
+        self._server_containers: dict[str, str] = {}
 
     def explain(self, node: str) -> str:
         """Why a node is bound as it is, or that it is not known; and the claims of its late binding."""
@@ -94,6 +94,26 @@ class Admin:
         """Make all bindings anew."""
         self._tell(ev.RebindRequested(self._clock()))
 
+    def observe(self, commands: Iterable[cmd.Command]) -> None:
+        """Note which containers pipeline servers get."""
+        for command in commands:
+            if isinstance(command, cmd.LaunchContainer) and command.role == SERVER_ROLE:
+                self._server_containers[command.container.id] = command.container.node
+                if len(self._server_containers) > _MAX_SERVERS:
+                    del self._server_containers[next(iter(self._server_containers))]
+
+    def server_logs(self) -> list[dict[str, str]]:
+        """The containers of pipeline servers, ended ones too: node, and the address of the logs."""
+        found = dict(self._server_containers)
+        hosts = [report.node.host for report in self._inventory.reports()]
+        for node, row in self._core.node_snapshots(self._clock(), hosts).items():
+            held = row["places"].get(SERVER_ROLE, {}).get("containers", ())
+            found |= {each["id"]: node for each in held}  # those that an earlier master launched
+        return [
+            {"container": container, "node": node, "url": container_logs(self._inventory, node, container)}
+            for container, node in found.items()
+        ]
+
     def stop(self) -> None:
         """End everything."""
         self._tell(ev.StopRequested(self._clock()))
@@ -121,6 +141,7 @@ class ControlApi:
         listener: the listening socket; closed with the server.
         allowed_hosts: names or addresses of hosts that may see the page, beside this one.
         idle_s: a connection that sends no whole request for so long is closed.
+        plugin: adds commands, requests, and parts of page and metrics.
     """
 
     def __init__(
@@ -131,6 +152,7 @@ class ControlApi:
         listener: socket.socket,
         allowed_hosts: Iterable[str] = (),
         idle_s: float = _IDLE_S,
+        plugin: MasterPlugin | None = None,
     ) -> None:
         self._agents = agents
         self._admin = admin
@@ -139,11 +161,7 @@ class ControlApi:
         self._allowed_hosts = tuple(allowed_hosts)
         self._idle_s = idle_s
         self._runner: web.AppRunner | None = None
-        self._tasks: LiveTaskService | None = None
-
-    def serve_tasks(self, tasks: LiveTaskService) -> None:
-        """Serve a task service's workers and owners, too; before `open`."""
-        self._tasks = tasks
+        self._plugin = plugin or MasterPlugin()
 
     async def open(self) -> None:
         """Accept connections, also those in the backlog."""
@@ -173,21 +191,24 @@ class ControlApi:
         router = application.router
         router.add_post("/v1/heartbeat", guarded(self._verifier, self._agents.heartbeat))
         router.add_get("/v1/servers", self._servers, allow_head=False)
-        if self._tasks is not None:
-            report = guarded(self._verifier, self._tasks.report, max_bytes=MAX_REPORT_BYTES)
-            router.add_post("/v1/worker", report)
-        for verb, handler in {**self._verbs(), **self._task_verbs()}.items():
+        for path, post in self._plugin.posts().items():
+            router.add_post(path, guarded(self._verifier, post.handler, max_bytes=post.max_bytes))
+        for verb, handler in {**self._verbs(), **self._plugin.verbs()}.items():
             router.add_post(f"/v1/control/{verb}", guarded(self._verifier, _for_admins(handler)))
         add_routes(
-            application, self._admin.documents, PageAccess(self._allowed_hosts), explain=self._admin.explain
+            application,
+            self._admin.documents,
+            PageAccess(self._allowed_hosts),
+            self._admin.explain,
+            self._plugin,
         )
         return application
 
-    def _verbs(self) -> dict[str, Callable[[Any], _Answer]]:
+    def _verbs(self) -> dict[str, Verb]:
         admin = self._admin
 
         def known(document: Any) -> str:
-            node = _node_of(document)
+            node = node_of(document)
             admin.check_known(node)
             return node
 
@@ -203,39 +224,9 @@ class ControlApi:
             "explain": lambda document: {"text": admin.explain(known(document))},
             "drain": lambda document: drained(document, is_drained=True),
             "undrain": lambda document: drained(document, is_drained=False),
+            "server-logs": lambda _: {"servers": admin.server_logs()},
             "rebind": lambda _: done(admin.rebind),
             "stop": lambda _: done(admin.stop),
-        }
-
-    def _task_verbs(self) -> dict[str, Callable[[Any], _Answer]]:
-        tasks = self._tasks
-        if tasks is None:
-            names = ("submit", "cancel", "pause", "status", "outcome", "result", "use", "explain")
-            verbs = [f"tasks-{name}" for name in names]
-            return dict.fromkeys(verbs, _refuse_tasks)
-
-        async def submitted(document: Any) -> dict[str, Any]:
-            return {"app": await tasks.submit(_text_of(document, "uri"))}
-
-        def cancelled(document: Any) -> dict[str, Any]:
-            tasks.cancel(_text_of(document, "app"))
-            return {}
-
-        def paused(document: Any) -> dict[str, Any]:
-            tasks.pause(_text_of(document, "app"), _flag_of(document, "is_paused"))
-            return {}
-
-        return {
-            "tasks-submit": submitted,
-            "tasks-cancel": cancelled,
-            "tasks-pause": paused,
-            "tasks-result": lambda document: {"result": tasks.result(_text_of(document, "task"))},
-            "tasks-status": lambda _: tasks.status(),
-            "tasks-outcome": lambda document: tasks.outcome(
-                _text_of(document, "app"), _count_of(document, "first")
-            ),
-            "tasks-use": lambda document: tasks.use(_nodes_of(document)),
-            "tasks-explain": lambda document: {"text": tasks.explain(_text_of(document, "task"))},
         }
 
     async def _servers(self, request: web.Request) -> web.Response:
@@ -243,6 +234,7 @@ class ControlApi:
         node = request.query.get("node", "")
         if not _NODE.match(node):
             return web.Response(status=400, text="which node? ?node=NAME\n")
+        self._agents.wanted()
         assignment = self._agents.assignment(node)
         if assignment is None:
             return web.Response(status=503, text="nothing is bound yet\n")
@@ -269,7 +261,7 @@ async def _client_disconnected(
         return web.Response(status=400)
 
 
-def _for_admins(handler: Callable[[Any], _Answer]) -> Callable[[str, Any], Awaitable[Any]]:
+def _for_admins(handler: Verb) -> Callable[[str, Any], Awaitable[Any]]:
     """A handler for senders with the key of an admin's command."""
 
     async def handle(sender: str, document: Any) -> Any:
@@ -281,43 +273,12 @@ def _for_admins(handler: Callable[[Any], _Answer]) -> Callable[[str, Any], Await
     return handle
 
 
-def _refuse_tasks(_: Any) -> dict[str, Any]:
-    raise RejectedError(
-        "no-task-service",
-        "this application runs without a task service",
-        cure="`yarn-accel stop`, then `yarn-accel tasks start`",
-    )
+def node_of(document: Any) -> str:
+    """The node that a command is for.
 
-
-def _text_of(document: Any, key: str) -> str:
-    text = document.get(key) if isinstance(document, dict) else None
-    if not isinstance(text, str) or not 0 < len(text) <= _MAX_TEXT:
-        raise RejectedError(f"no-{key}", f"{key}: a text of 1 to {_MAX_TEXT} characters is expected")
-    return text
-
-
-def _count_of(document: Any, key: str) -> int:
-    count = document.get(key, 0)
-    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _MAX_COUNT:
-        raise RejectedError(f"no-{key}", f"{key}: a number from 0 to {_MAX_COUNT} is expected")
-    return count
-
-
-def _flag_of(document: Any, key: str) -> bool:
-    flag = document.get(key)
-    if not isinstance(flag, bool):
-        raise RejectedError(f"no-{key}", f"{key}: true or false is expected")
-    return flag
-
-
-def _nodes_of(document: Any) -> frozenset[str]:
-    nodes = document.get("nodes") if isinstance(document, dict) else None
-    if not isinstance(nodes, list) or len(nodes) > _MAX_NODES:
-        raise RejectedError("no-nodes", f"nodes: a list of at most {_MAX_NODES} names is expected")
-    return frozenset(_node_of({"node": node}) for node in nodes)
-
-
-def _node_of(document: Any) -> str:
+    Raises:
+        RejectedError: that is no node's name.
+    """
     node = document.get("node") if isinstance(document, dict) else None
     if not isinstance(node, str) or not node:
         raise RejectedError("no-node", "which node?")

@@ -11,8 +11,13 @@ from secrets import token_hex
 
 from yarn_accel.adapters.hadoop_rpc import AM_RM_KIND, Token, TokenFile, read_token_file, write_token_file
 from yarn_accel.adapters.hadoop_rpc.framing import Identity, User
+from yarn_accel.adapters.hadoop_rpc.tokens import (
+    HDFS_DELEGATION_KIND,
+    RM_DELEGATION_KIND,
+    TOKEN_FILE_VARIABLE,
+    under_name,
+)
 from yarn_accel.adapters.signed_http import sender_key
-from yarn_accel.core.tasks.worker_nodes import WORKER_ROLE, worker_name
 from yarn_accel.errors import AuthenticationError, StartupError
 from yarn_accel.wire.credential import SECRET_ALIAS, encode, issue
 
@@ -24,16 +29,26 @@ AGENTS_ALIAS = "yarn-accel.agents"
 SERVER_ALIAS = "yarn_accel.master"
 #: The key of a node's agent, or worker, in its credentials.
 NODE_KEY_ALIAS = "yarn-accel.node"
+#: The role of workers' containers; those of further sizes are called ``worker-SIZE``.
+WORKER_ROLE = "worker"
 _AGENT, _WORKER = "agent:", "worker:"
 #: As long as a worker's container may live with it.
 _WORKER_CREDENTIAL_S = 30 * 24 * 3600
-_TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
-_RM_DELEGATION_KIND = "RM_DELEGATION_TOKEN"
 
 
-@dataclass(frozen=True, slots=True)
+def worker_name(role: str, node: str) -> str:
+    """The name of the worker in a role's container on a node; no host name has an underscore.
+
+    >>> worker_name("worker", "n1"), worker_name("worker-large", "n1")
+    ('n1', 'n1_large')
+    """
+    size = role.removeprefix(WORKER_ROLE).removeprefix("-")
+    return f"{node}_{size}" if size else node
+
+
+@dataclass(slots=True)
 class MasterCredentials:
-    """The content of the master's own token file.
+    """The content of the master's own token file; its tokens may be replaced by newer ones.
 
     Attributes:
         am_rm: the token of this attempt.
@@ -42,6 +57,9 @@ class MasterCredentials:
         delegation: acts for our user where logins are not simple.
         agents: see `AGENTS_ALIAS`; empty: `control` serves for them, too.
         tenant: of the credential that workers get for the pipeline servers; empty: they get none.
+        hdfs: the application's HDFS tokens by their aliases, where the cluster has Kerberos: without one
+            YARN cannot bring a container its files.
+        hdfs_name: ``host:port`` of the application's folder, by which our containers look for the token.
     """
 
     am_rm: Token = field(repr=False)
@@ -50,6 +68,8 @@ class MasterCredentials:
     delegation: Token | None = field(default=None, repr=False)
     agents: bytes = field(default=b"", repr=False)
     tenant: str = ""
+    hdfs: Mapping[str, Token] = field(default_factory=dict, repr=False)
+    hdfs_name: str = ""
 
     def identity(self, user: str) -> Identity:
         """The identity for calls to the ResourceManager outside the masters' protocol."""
@@ -64,12 +84,20 @@ class MasterCredentials:
         is_agent = sender.startswith(_AGENT)
         return sender_key(self.agents if is_agent and self.agents else self.control, sender)
 
+    def take(self, tokens: Mapping[str, Token]) -> None:
+        """Give containers these tokens from now on."""
+        self.hdfs = {alias: each for alias, each in tokens.items() if each.kind == HDFS_DELEGATION_KIND}
+        self.delegation = _delegation(TokenFile(tokens))
+
     def of_container(self, role: str, node: str) -> bytes:
-        """The token file of a container; it has no tokens, only the secrets of its role."""
-        secrets = {}
+        """The token file of a container: the secrets and tokens of its role, and the HDFS tokens."""
+        secrets, tokens = {}, under_name(self.hdfs, self.hdfs_name)
+        is_worker = role.partition("-")[0] == WORKER_ROLE
+        if self.delegation is not None and (role == "agent" or is_worker):
+            tokens[RM_DELEGATION_KIND] = self.delegation  # they ask YARN where the master is
         if role == "agent":
             secrets[NODE_KEY_ALIAS] = self.key_of(_AGENT + node)
-        elif role.partition("-")[0] == WORKER_ROLE:
+        elif is_worker:
             secrets[NODE_KEY_ALIAS] = self.key_of(_WORKER + worker_name(role, node))
             if self.server and self.tenant:
                 expires_s = int(time.time()) + _WORKER_CREDENTIAL_S
@@ -77,7 +105,7 @@ class MasterCredentials:
                     secrets[SECRET_ALIAS] = encode(issue(self.server, self.tenant, expires_s, token_hex(8)))
         elif self.server:
             secrets[SERVER_ALIAS] = self.server
-        return write_token_file(TokenFile(secrets=secrets))
+        return write_token_file(TokenFile(tokens, secrets))
 
 
 def read_credentials(environ: Mapping[str, str]) -> MasterCredentials:
@@ -88,10 +116,10 @@ def read_credentials(environ: Mapping[str, str]) -> MasterCredentials:
         AuthenticationError: it lacks the token for the ResourceManager.
         RemoteProtocolError: it is damaged.
     """
-    place = environ.get(_TOKEN_VARIABLE, "")
+    place = environ.get(TOKEN_FILE_VARIABLE, "")
     if not place:
         raise StartupError(
-            f"{_TOKEN_VARIABLE} is not set", cure="only YARN starts a master: `yarn-accel start`"
+            f"{TOKEN_FILE_VARIABLE} is not set", cure="only YARN starts a master: `yarn-accel start`"
         )
     try:
         files = read_token_file(Path(place).read_bytes())
@@ -106,11 +134,12 @@ def read_credentials(environ: Mapping[str, str]) -> MasterCredentials:
         files.secrets.get(SERVER_ALIAS, b""),
         _delegation(files),
         files.secrets.get(AGENTS_ALIAS, b""),
+        hdfs={alias: each for alias, each in files.tokens.items() if each.kind == HDFS_DELEGATION_KIND},
     )
 
 
 def _delegation(files: TokenFile) -> Token | None:
     try:
-        return files.of_kind(_RM_DELEGATION_KIND)
+        return files.of_kind(RM_DELEGATION_KIND)
     except AuthenticationError:
         return None

@@ -105,6 +105,8 @@ def _standing_of_server(node: _Node) -> tuple[str, str]:
         return "good", "serves"
     if node["is_drained"]:
         return "warn", "drained"
+    if node["is_released"]:
+        return "warn", "released"
     server = (node["heard"] or {}).get("server")
     if server is not None and server["health"] not in ("ok", ""):
         return "bad", server["health"]

@@ -9,16 +9,18 @@ decide about them as if every container ran at once and every server were health
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yarn_accel.adapters.hadoop_rpc import (
     ApplicationMaster,
     ContainerId,
     NodeManager,
     ResourceManager,
+    Security,
     User,
 )
 from yarn_accel.adapters.hadoop_rpc.records import (
@@ -28,6 +30,8 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     RetryContext,
     RetryPolicy,
 )
+from yarn_accel.adapters.hadoop_rpc.sasl import Protection
+from yarn_accel.adapters.hadoop_rpc.tokens import TOKEN_FILE_VARIABLE, name_tokens
 from yarn_accel.core import binding
 from yarn_accel.core.application import Application, ContainerRole, NodeSelector, RoleResource, RoleTable
 from yarn_accel.core.application import commands as cmd
@@ -37,7 +41,13 @@ from yarn_accel.master.config import MasterConfig, load_config
 from yarn_accel.master.credentials import MasterCredentials
 from yarn_accel.master.inventory import Inventory
 from yarn_accel.master.registration import PATIENCE, Registration, RegistrationSettings
+from yarn_accel.uris import NAMENODE_PORT, split_authority, split_uri
 from yarn_accel.users import login_name
+
+if TYPE_CHECKING:
+    from yarn_accel.master.token_renewal import KeytabLogin
+
+logger = logging.getLogger(__name__)
 
 SERVER_ROLE = "server"
 #: Exit codes that another start may cure: a fault of the program, abort, bus error, arithmetic, segmentation.
@@ -147,7 +157,11 @@ def _row(name: str, values: Mapping[str, Any]) -> ContainerRole:
 
 @dataclass(frozen=True, slots=True)
 class ContainerEnvironment:
-    """The environment of a master; tests replace its parts."""
+    """The environment of a master; tests replace its parts.
+
+    Attributes:
+        login: by the master's keytab; None: it has none.
+    """
 
     container: ContainerId
     node: str
@@ -156,6 +170,11 @@ class ContainerEnvironment:
     rm: ResourceManager
     am: ApplicationMaster
     nm: NodeManager
+    login: KeytabLogin | None = None
+
+
+#: A container's tokens travel to its NodeManager: encrypted, if the site lets a client choose.
+_STRONGEST = Security(protections=tuple(sorted(Protection, reverse=True)))
 
 
 def container_environment(
@@ -167,17 +186,38 @@ def container_environment(
         ConfigError: the plan is wrong.
     """
     settings = RegistrationSettings((), config.hosts).rpc_settings
+    to_nodes = replace(settings, security=_STRONGEST) if registration.credentials.hdfs else settings
     user = config.user or login_name()
-    identity = registration.credentials.identity(user)
+    credentials = replace(registration.credentials, tenant=user, hdfs_name=_hdfs_name(config.staging_uri))
+    if credentials.hdfs:
+        try:
+            name_tokens(Path(environ[TOKEN_FILE_VARIABLE]), credentials.hdfs_name)
+        except OSError as error:
+            logger.warning("HDFS may not know this master: its tokens cannot be named: %s", error)
+    identity, login = credentials.identity(user), None
+    if config.keytab:
+        # Only such a master needs what asks for tokens.
+        from yarn_accel.master.token_renewal import KeytabLogin
+
+        login = KeytabLogin.of(config, settings, environ)
+        identity, settings = login.kerberos, login.settings
     return ContainerEnvironment(
         ContainerId.parse(environ["CONTAINER_ID"]),
         registration.node,
-        replace(registration.credentials, tenant=user),
+        credentials,
         load_plan(Path(config.plan_file)),
         ResourceManager(config.addresses, identity, settings, PATIENCE),
         registration.am,
-        NodeManager(settings, PATIENCE),
+        NodeManager(to_nodes, PATIENCE),
+        login,
     )
+
+
+def _hdfs_name(uri: str) -> str:
+    """The NameNode of a URI as the HDFS client looks for its token; empty: the URI names none."""
+    scheme, authority, _ = split_uri(uri) if uri else ("", "", "")
+    host, port = split_authority(authority)
+    return f"{host}:{port or NAMENODE_PORT}".lower() if scheme == "hdfs" and host else ""
 
 
 async def preview(config_file: Path) -> dict[str, Any]:

@@ -18,6 +18,13 @@ _GPUS_ATTRIBUTE = "accel-gpus"
 _LIVE = (NodeState.RUNNING, NodeState.DECOMMISSIONING)
 
 
+def container_logs(inventory: Inventory, node: str, container: str) -> str:
+    """Where the node's NodeManager shows the logs of a container; empty: its address is not known."""
+    report = inventory.report(node)
+    web = report.http if report is not None else None
+    return f"http://{web}/ws/v1/node/containerlogs/{container}" if web else ""
+
+
 class Inventory:
     """All nodes that the ResourceManager has reported; a node is named by its host.
 

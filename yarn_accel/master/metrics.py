@@ -14,12 +14,12 @@ from typing import Any
 from prometheus_client.core import InfoMetricFamily, Metric
 
 from yarn_accel.adapters.metric_families import Vocabulary, value_at
-from yarn_accel.core.tasks.claim_counts import CLAIM_RESULTS, CLAIM_STATES
+from yarn_accel.core.late_binding_reports import CLAIM_RESULTS, CLAIM_STATES
 
 PREFIX = "yarn_accel_master_"
 _State = Mapping[str, Any]
 _words = Vocabulary(PREFIX)
-_gauge, _counter = _words.gauge, _words.counter
+gauge, counter = _words.gauge, _words.counter
 
 #: name -> (help, the keys that lead to the value)
 _GAUGES = {
@@ -46,16 +46,6 @@ _COUNTERS = {
     "apply_seconds": ("spent on deciding", ("service", "apply_s")),
     "cpu_seconds": ("processor time of the ApplicationMaster", ("service", "cpu_s")),
 }
-_WORKER_SUMS = {
-    "task_cores": ("of all workers of the task service", "n_cores"),
-    "task_cores_in_use": ("by attempts that run", "cores"),
-    "task_gpus": ("of all workers of the task service", "n_gpus"),
-    "task_gpus_in_use": ("by attempts that run", "gpus"),
-    "task_nodes_io_bytes_per_second": (
-        "of everybody on the nodes of workers, as they last said",
-        "bytes_per_s",
-    ),
-}
 _SERVER_GAUGES = {
     "server_in_flight_requests": ("requests in a server, as it last said", "in_flight"),
     "server_queued_requests": ("of those, waiting for a device", "queued"),
@@ -73,50 +63,23 @@ def families(state: _State) -> Iterator[Metric]:
     about = {key: str(state["about"].get(key, "")) for key in ("application", "version")}
     yield InfoMetricFamily(PREFIX + "application", "who this is", {**about, "policy": str(state["policy"])})
     for name, (text, path) in _GAUGES.items():
-        yield _gauge(name, text, (), [((), value_at(state, path))])
+        yield gauge(name, text, (), [((), value_at(state, path))])
     for name, (text, path) in _COUNTERS.items():
-        yield _counter(name, text, (), [((), value_at(state, path))])
+        yield counter(name, text, (), [((), value_at(state, path))])
     # The upper half of a version is the attempt, so that versions grow over attempts.
     changes = state["version"] & 0xFFFFFFFF
-    yield _counter("binding_changes", "publications of bindings in this attempt", (), [((), changes)])
-    yield from _tasks(state.get("tasks") or {})
+    yield counter("binding_changes", "publications of bindings in this attempt", (), [((), changes)])
     yield from _nodes(state["nodes"])
     yield from _containers(state["nodes"])
     yield from _servers(state)
     yield from _claims(state["nodes"])
 
 
-def _tasks(tasks: _State) -> Iterator[Metric]:
-    """A task service's; of applications and workers only counts and sums, for their names are the users'."""
-    if "apps" not in tasks:
-        return
-    apps, workers = tasks["apps"].values(), tasks["workers"].values()
-    by_state = Counter((app["state"],) for app in apps)
-    yield _gauge("task_applications", "that have not ended, by state", ("state",), sorted(by_state.items()))
-    counts: Counter[tuple[str]] = Counter()
-    for app in apps:
-        counts.update({(state,): n for state, n in app["tasks"].items()})
-    yield _gauge("tasks", "of these applications, by state", ("state",), sorted(counts.items()))
-    known = [app["delay"] for app in apps if app["delay"] is not None]
-    text = "largest mean delay of an application that runs: time of its tasks over their time alone"
-    yield _gauge("task_delay_ratio", text, (), [((), max(known, default=None))])
-    yield _gauge("task_workers", "that report", (), [((), sum(not w["is_expected"] for w in workers))])
-    yield _gauge("task_workers_wanted", "for what waits and runs", (), [((), tasks["workers_wanted"])])
-    for name, (text, key) in _WORKER_SUMS.items():
-        yield _gauge(name, text, (), [((), sum(worker[key] or 0 for worker in workers))])
-    yield _gauge("task_journal_failing", "1 while it is not written", (), [((), bool(tasks["problems"]))])
-    labels, attempts = ("form", "end"), tasks["attempts"]
-    ended = [((form, end), n) for form, end, n, _ in attempts]
-    yield _counter("task_attempts", "that ended since this master started", labels, ended)
-    ran = [((form, end), seconds) for form, end, _, seconds in attempts]
-    yield _counter("task_attempt_seconds", "for which these ran", labels, ran)
-
-
 def _nodes(nodes: _State) -> Iterator[Metric]:
     counted = Counter((node["rack"] or "", node["state"]) for node in nodes.values())
-    yield _gauge("nodes", "nodes by rack and state", ("rack", "state"), sorted(counted.items()))
+    yield gauge("nodes", "nodes by rack and state", ("rack", "state"), sorted(counted.items()))
     ages = [node["heard"]["age_s"] for node in nodes.values() if node["heard"] is not None]
-    yield _gauge(
+    yield gauge(
         "oldest_heartbeat_seconds", "of the agent that is silent longest", (), [((), max(ages, default=None))]
     )
 
@@ -124,9 +87,9 @@ def _nodes(nodes: _State) -> Iterator[Metric]:
 def _containers(nodes: _State) -> Iterator[Metric]:
     places = [(role, place) for node in nodes.values() for role, place in node["places"].items()]
     phases = Counter((role, held["phase"]) for role, place in places for held in place["containers"])
-    yield _gauge("containers", "containers by role and phase", ("role", "phase"), sorted(phases.items()))
+    yield gauge("containers", "containers by role and phase", ("role", "phase"), sorted(phases.items()))
     asked = Counter((role,) for role, place in places if place["asked_for_s"] is not None)
-    yield _gauge("requested_containers", "asked for and not there yet", ("role",), sorted(asked.items()))
+    yield gauge("requested_containers", "asked for and not there yet", ("role",), sorted(asked.items()))
 
 
 def _claims(nodes: _State) -> Iterator[Metric]:
@@ -139,13 +102,13 @@ def _claims(nodes: _State) -> Iterator[Metric]:
     labels = ("node", "rack")
     held = [((*each, state), counts.get(state)) for each, counts in found for state in CLAIM_STATES]
     text = "mappers that wait for a place on a node or hold one"
-    yield _gauge("node_claims", text, (*labels, "state"), held)
+    yield gauge("node_claims", text, (*labels, "state"), held)
     results = [((*each, result), counts.get(result)) for each, counts in found for result in CLAIM_RESULTS]
     text = "claims that got a place, were refused or were lost since the node's agent started"
-    yield _counter("node_claim_results", text, (*labels, "result"), results)
+    yield counter("node_claim_results", text, (*labels, "result"), results)
     ages_s = [(each, counts.get("counts_age_s")) for each, counts in found]
     text = "age of the cluster's counts that the node's agent decides by"
-    yield _gauge("node_counts_age_seconds", text, labels, ages_s)
+    yield gauge("node_counts_age_seconds", text, labels, ages_s)
 
 
 def _servers(state: _State) -> Iterator[Metric]:
@@ -154,19 +117,19 @@ def _servers(state: _State) -> Iterator[Metric]:
         ((host, node["rack"] or ""), node) for host, node in state["nodes"].items() if node["is_accelerator"]
     ]
     serving = [(each, node["is_serving"]) for each, node in servers]
-    yield _gauge("server_serving", "1 while the server takes requests", labels, serving)
+    yield gauge("server_serving", "1 while the server takes requests", labels, serving)
     members = [(each, len(node["members"])) for each, node in servers]
-    yield _gauge("server_bound_nodes", "nodes bound to the server", labels, members)
+    yield gauge("server_bound_nodes", "nodes bound to the server", labels, members)
     loads = [(each, state["loads"].get(each[0])) for each, _ in servers]
-    yield _gauge("server_load", "nodes bound to the server per weight", labels, loads)
+    yield gauge("server_load", "nodes bound to the server per weight", labels, loads)
     for name, (text, key) in _SERVER_GAUGES.items():
         values = [(each, value_at(node, ("heard", "server", key))) for each, node in servers]
-        yield _gauge(name, text, labels, values)
+        yield gauge(name, text, labels, values)
     answered = [(each, value_at(node, ("heard", "server", "done"))) for each, node in servers]
-    yield _counter("server_answers", "requests the server has answered", labels, answered)
+    yield counter("server_answers", "requests the server has answered", labels, answered)
     stages = [
         ((*each, stage), value_at(node, ("heard", "server", f"{stage}_busy_s")))
         for each, node in servers
         for stage in ("read", "compute", "write")
     ]
-    yield _counter("server_stage_busy_seconds", "over the threads of the stage", (*labels, "stage"), stages)
+    yield counter("server_stage_busy_seconds", "over the threads of the stage", (*labels, "stage"), stages)

@@ -83,6 +83,10 @@ class OperatorCommands:
         self._bound: dict[str, str | None] = {}
         self._is_full = False
         self._drained: dict[str, bool] = {}
+        #: What we have set, and not taken away: attribute -> host -> value.
+        self._set_values: dict[str, dict[str, str]] = {}
+        self._lost: dict[str, dict[str, str]] = {}
+        self._unchecked: set[str] = set()
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
         self._is_over = False
@@ -111,6 +115,22 @@ class OperatorCommands:
         """Store for the next attempt whether an admin wants no server there."""
         self._drained[node] = is_drained
         self._wake.set()
+
+    def resynced(self) -> None:
+        """The ResourceManager was restarted, or another one is active: it may have lost attributes."""
+        self._unchecked = {node for values in self._set_values.values() for node in values}
+
+    def put_back(self, reports: Iterable[NodeReport]) -> None:
+        """Queue what nodes have lost since `resynced`; each node is looked at once, when it is back."""
+        for report in reports:
+            host = report.node.host
+            if host not in self._unchecked:
+                continue
+            self._unchecked.discard(host)
+            for name, values in self._set_values.items():
+                if host in values and attribute_of(report, name) is None:
+                    self._lost.setdefault(name, {})[host] = values[host]
+                    self._wake.set()
 
     def lack(self, resource_types: Iterable[str]) -> None:
         """Switch slots off if the cluster's resource types lack them."""
@@ -211,12 +231,17 @@ class OperatorCommands:
             self._tell(SlotsSet(node, None, self._clock()))
 
     async def _step(self) -> None:
-        if self._is_over or not (self._slots or self._bound or self._is_full or self._drained):
+        is_idle = not (self._slots or self._bound or self._is_full or self._drained or self._lost)
+        if self._is_over or is_idle:
             return
         reports = await self._claim()
         if self.held_by:
+            self._lost.clear()
             self._confirm_restored()
             return
+        if self._lost:
+            await self._step_lost(reports)
+            reports = await self._rm.nodes()
         await self._step_slots(reports)
         drained, self._drained = self._drained, {}
         marks: dict[str, str | None] = {
@@ -244,6 +269,17 @@ class OperatorCommands:
             orders.update({**taken, **newer})
             raise
 
+    async def _step_lost(self, reports: Iterable[NodeReport]) -> None:
+        while self._lost:
+            name, values = self._lost.popitem()
+            try:
+                await self._map(values, name, reports)
+            except UnavailableError:
+                self._lost[name] = {**values, **self._lost.get(name, {})}
+                raise
+            except (RemoteCallError, AuthenticationError) as error:
+                logger.warning("%s is not put back: %s", name, error)
+
     # ---- slots
 
     async def _step_slots(self, reports: Iterable[NodeReport]) -> None:
@@ -254,20 +290,19 @@ class OperatorCommands:
         known = {host: by_host[host] for host in slots if host in by_host}
 
         async def step() -> None:
-            first = {
-                host: {SLOTS: str(_slots_of(report))}
+            noted = self._set_values.get(SLOTS, {})
+            first: dict[str, str | None] = {
+                host: noted.get(host, str(_slots_of(report)))
                 for host, report in known.items()
                 if slots[host] is not None and attribute_of(report, SLOTS) is None
             }
-            if first:
-                await self._rm.map_attributes(AttributeOperation.ADD, first)
+            await self._map(first, SLOTS, known.values())
             for host, report in known.items():
                 await self._set(report, slots[host])
-            restored = {
-                host: {SLOTS: ""} for host, report in known.items() if _is_to_forget(report, slots[host])
+            restored: dict[str, str | None] = {
+                host: None for host, report in known.items() if _is_to_forget(report, slots[host])
             }
-            if restored:
-                await self._rm.map_attributes(AttributeOperation.REMOVE, restored)
+            await self._map(restored, SLOTS, known.values())
 
         try:
             await self._kept(self._slots, slots, step)
@@ -324,6 +359,12 @@ class OperatorCommands:
             await self._rm.map_attributes(AttributeOperation.REMOVE, removed)
         if added:
             await self._rm.map_attributes(AttributeOperation.ADD, added)
+        ours = self._set_values.setdefault(name, {})
+        for node, value in wanted.items():
+            if value is None:
+                ours.pop(node, None)
+            else:
+                ours[node] = value
 
 
 def _with_cure(error: AccelError, setting: str) -> str:

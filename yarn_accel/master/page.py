@@ -15,11 +15,11 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from yarn_accel.core.tasks.claim_counts import claims_text, results_text
+from yarn_accel.core.late_binding_reports import claims_text, results_text
 from yarn_accel.core.units import format_bytes, format_duration_s
 from yarn_accel.master.diagram import draw, hue, link_to, slots_of, standing
+from yarn_accel.master.plugin import Section
 from yarn_accel.master.status_documents import Query, choose, natural
-from yarn_accel.master.task_page import task_sections
 from yarn_accel.report.charts import spark
 from yarn_accel.report.pages import joined, link, render, status, swatch, table
 
@@ -44,13 +44,14 @@ _Nodes = Mapping[str, _Values]
 _NOTHING: _Values = {}
 
 
-def page(state: _Values, query: Query, explanation: str = "") -> str:
+def page(state: _Values, query: Query, explanation: str = "", plugin_sections: Iterable[Section] = ()) -> str:
     """The page.
 
     Args:
         state: the state document; see `status_documents`. One with `others` has the nodes to show only, as
             `choose` chose them.
         explanation: of the node in the query.
+        plugin_sections: see `MasterPlugin.sections`.
     """
     nodes, others = _chosen(state, query)
     notes = [note for note in reversed(state["notes"]) if not query.node or note["node"] == query.node]
@@ -70,7 +71,7 @@ def page(state: _Values, query: Query, explanation: str = "") -> str:
         claims=None if claims is None else _claims_card(claims),
         node=query.node,
         explanation=explanation,
-        tasks=list(task_sections(state.get("tasks"), state["at"])),
+        tasks=list(plugin_sections),
         counted=_counted(nodes, totals["nodes"]),
         diagram=draw(nodes),
         others=[_rack_link(*each) for each in others[:_MAX_LINKS]],

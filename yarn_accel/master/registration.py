@@ -52,7 +52,7 @@ class RegistrationSettings:
     @property
     def rpc_settings(self) -> RpcSettings:
         """Settings of all RPC connections to YARN."""
-        return RpcSettings(_CONNECT_TIMEOUT_S, _CALL_TIMEOUT_S, hosts=self.hosts)
+        return RpcSettings(_CONNECT_TIMEOUT_S, call_timeout_s=_CALL_TIMEOUT_S, hosts=self.hosts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from yarn_accel.adapters.hadoop_rpc import (
     AllocateResponse,
@@ -21,6 +21,7 @@ from yarn_accel.adapters.hadoop_rpc import (
     NodeManager,
     NotRegisteredError,
     RegisterResponse,
+    RemoteCallError,
 )
 from yarn_accel.adapters.hadoop_rpc.records import (
     FinalStatus,
@@ -37,6 +38,8 @@ from yarn_accel.master.inventory import Inventory
 logger = logging.getLogger(__name__)
 
 _MEMORY, _VCORES = "memory-mb", "vcores"
+#: Of the queue that has no access to a node label that a request names.
+_LABEL_REFUSED = "InvalidLabelResourceRequestException"
 _AWAY_PAUSE_S = 0.5
 #: A request that is not answered for so long waits for free resources, and a shorter interval does not help.
 _BUSY_FOR_S = 10.0
@@ -68,6 +71,7 @@ class _Asked:
     rack: str
     priority: int
     resource: YarnResource
+    label: str | None
 
 
 def open_pause_s(open_s: float, busy_s: float) -> float:
@@ -125,6 +129,7 @@ class SchedulerLink:
         self._releases: list[ContainerId] = []
         self._open: dict[int, _Asked] = {}
         self._asked_s = -_BUSY_FOR_S
+        self._are_labels_refused = False
         self._wake = asyncio.Event()
         #: Containers as the RM describes them, with the tokens that start them.
         self.containers: dict[str, YarnContainer] = {}
@@ -143,7 +148,7 @@ class SchedulerLink:
         """Request a container; the same request again is the same request."""
         amounts = dict(order.resource)
         size = YarnResource.of(amounts.pop(_MEMORY), amounts.pop(_VCORES), amounts)
-        asked = _Asked(order.node, order.rack, order.priority, size)
+        asked = _Asked(order.node, order.rack, order.priority, size, self._label_of(order.node))
         self._open[order.request_id] = asked
         self._asked_s = self._clock()
         logger.info("request %d: %s on %s", order.request_id, order.role, order.node)
@@ -260,6 +265,15 @@ class SchedulerLink:
             self._open.clear()
             self._tell(ev.Resynced(self._clock()))
             return
+        except RemoteCallError as error:
+            if not error.exception_class.endswith(_LABEL_REFUSED) or self._are_labels_refused:
+                raise
+            # A queue without access to a partition may still get what others leave of it.
+            logger.warning("requests name no node labels any more: %s", error)
+            self._are_labels_refused = True
+            self._asks = [replace(each, label=None) for each in asks] + self._asks
+            self._releases = releases + self._releases
+            return
         figures = self.figures
         figures.last_s = time.perf_counter() - began_s
         figures.heartbeats += 1
@@ -305,9 +319,20 @@ class SchedulerLink:
 
     def _request(self, request_id: int, asked: _Asked, n: int) -> None:
         self._asks += pinned(
-            asked.node, asked.rack, asked.priority, asked.resource, n, allocation_request_id=request_id
+            asked.node,
+            asked.rack,
+            asked.priority,
+            asked.resource,
+            n,
+            allocation_request_id=request_id,
+            label=None if self._are_labels_refused else asked.label,
         )
         self._wake.set()
+
+    def _label_of(self, host: str) -> str | None:
+        """The partition of a node, where it is in one: YARN gives its containers to requests that name it."""
+        report = self._inventory.report(host)
+        return report.labels[0] if report is not None and report.labels else None
 
     def _known(self, containers: Sequence[YarnContainer]) -> tuple[ev.ContainerRef, ...]:
         for each in containers:

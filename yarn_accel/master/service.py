@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yarn_accel import __version__
 from yarn_accel.adapters.hadoop_rpc import AttemptGoneError
@@ -33,21 +33,24 @@ from yarn_accel.core import binding
 from yarn_accel.core.application import Application
 from yarn_accel.core.application import events as ev
 from yarn_accel.core.application.exits import failure_line
-from yarn_accel.core.tasks.server_gpus import ServingServers
 from yarn_accel.errors import AccelError, UnavailableError
 from yarn_accel.master.agents import Agents, LateBindingReports
 from yarn_accel.master.command_executor import CommandExecutor, NodeManagerCalls
-from yarn_accel.master.config import MasterConfig, load_config
+from yarn_accel.master.config import MasterConfig, load_config, tokens_uri
 from yarn_accel.master.control_api import Admin, ControlApi
 from yarn_accel.master.credential_endpoint import OFF as OFF_SOCKET
 from yarn_accel.master.credential_endpoint import CredentialEndpoint, grant_rules, socket_path
+from yarn_accel.master.ended_applications import EndedApplications
 from yarn_accel.master.environment import ContainerEnvironment, container_environment
 from yarn_accel.master.inventory import Inventory, attribute_of
 from yarn_accel.master.operator_commands import DRAINED, OFF, OperatorCommands
+from yarn_accel.master.plugin import MasterPlugin, PluginContext
 from yarn_accel.master.registration import Registration, tracking_url
 from yarn_accel.master.scheduler_link import SchedulerLink
 from yarn_accel.master.status_documents import AgentStatistics, StatusDocuments
-from yarn_accel.master.task_service import LiveTaskService, make_task_service
+
+if TYPE_CHECKING:
+    from yarn_accel.master.token_renewal import KeytabLogin, TokenRenewal
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +83,7 @@ async def serve(
         # Loaded modules stay: looking for garbage among them takes 30 ms, in which no request is answered.
         gc.freeze()
         await master.work()
+        await master.cancel_tokens()
     finally:
         await master.close()
         await environment.nm.close()
@@ -172,18 +176,20 @@ class Master:
         self._link = self._make_link()
         self._executor = self._make_executor()
         self._statistics = AgentStatistics()
-        self.documents = StatusDocuments(
-            self._core, self._statistics, clock, self._make_about(), self._service, self._shown_tasks
-        )
+        self._ended = EndedApplications(self._environment.rm.report)
         self._agents = self._make_agents()
+        self._plugin = self._make_plugin()
+        self.documents = StatusDocuments(
+            self._core, self._statistics, clock, self._make_about(), self._service, self._plugin.document
+        )
         verifier = RequestVerifier(environment.credentials.key_of, not_before_s=registration.at)
         allowed_hosts = (environment.node, *config.rm_webs, *config.page_clients)
         self.admin = self._make_admin()
         self._control_api = ControlApi(
-            self._agents, self.admin, verifier, registration.listener, allowed_hosts
+            self._agents, self.admin, verifier, registration.listener, allowed_hosts, plugin=self._plugin
         )
         self._credentials = self._make_credentials()
-        self._tasks = self._make_tasks()
+        self._renewal = self._make_renewal(environment.login)
         self._broken: asyncio.Future[None] | None = None
         self._n_events, self._apply_s = 0, 0.0
 
@@ -238,6 +244,7 @@ class Master:
             self.attempt,
             lambda: self.attempt == 1 or self._executor.has_published,
             LateBindingReports(self._environment.credentials.server, self._config.revoked_file),
+            self._ended,
         )
 
     def _make_admin(self) -> Admin:
@@ -260,23 +267,40 @@ class Master:
         path = socket_path(config, self._environment.node, str(self.application))
         return CredentialEndpoint(secret, path, grant_rules(config), config.revoked_file)
 
-    def _make_tasks(self) -> LiveTaskService | None:
-        roles, has_servers = self._environment.plan.roles, bool(self._environment.credentials.server)
+    def _make_renewal(self, login: KeytabLogin | None) -> TokenRenewal | None:
+        if login is None:
+            return None
+        from yarn_accel.master.token_renewal import TokenRenewal
+        from yarn_accel.storage import Store
+
+        uri = tokens_uri(self._config.staging_uri)
+        return TokenRenewal(
+            login,
+            self._environment.rm,
+            self._environment.credentials,
+            lambda content: Store().write_private(uri, content),
+            is_first_attempt=self.attempt == 1,
+        )
+
+    def _make_plugin(self) -> MasterPlugin:
         # Without their secret nobody could make a credential for tasks.
-        serving = self._agents.serving if has_servers else ServingServers
-        tasks = make_task_service(
+        serving = self._agents.serving if self._environment.credentials.server else lambda: ({}, {})
+        context = PluginContext(
             self._config,
-            roles,
+            self.application,
+            self._environment.plan.roles,
             self._inventory,
             self.attempt,
-            self._choose,
+            self.tell,
             self._clock,
             serving,
-            self._heard,
+            self._agents.wanted,
         )
-        if tasks is not None:
-            self._control_api.serve_tasks(tasks)
-        return tasks
+        if self._config.tasks is None:
+            return MasterPlugin()
+        from yarn_accel.master.tasks.service import make_task_service
+
+        return make_task_service(context)
 
     def _make_about(self) -> dict[str, Any]:
         """The document's ``about``."""
@@ -312,15 +336,19 @@ class Master:
             AccelError: the ResourceManager refuses us.
         """
         assert self._broken is not None, "open() comes first"
+        if self._renewal is not None:
+            await self._renewal.begin()
         link = asyncio.create_task(self._link.run(), name="scheduler")
         others = [
             asyncio.create_task(self._operator.work(), name="operator"),
             asyncio.create_task(self._look_at_nodes(), name="nodes"),
+            asyncio.create_task(self._ended.run(), name="ended applications"),
             asyncio.create_task(self._stall_detector.watch(), name="stalls"),
             asyncio.create_task(self._terminated(), name="terminated"),
+            asyncio.create_task(self._work_of_plugin(), name="plugin"),
         ]
-        if self._tasks is not None:
-            others.append(asyncio.create_task(self._tasks.work(), name="tasks"))
+        if self._renewal is not None:
+            others.append(asyncio.create_task(self._renewal.work(), name="tokens"))
         waiting: set[asyncio.Future[Any]] = {link, self._broken, *others}
         try:
             self.tell(ev.TimerFired(self._clock()))
@@ -332,6 +360,11 @@ class Master:
             raise
         finally:
             await _end(link, *others)
+
+    async def _work_of_plugin(self) -> None:
+        if self._renewal is not None:
+            await self._renewal.until_usable()
+        await self._plugin.work()
 
     async def _terminated(self) -> None:
         terminated = asyncio.Event()
@@ -353,6 +386,11 @@ class Master:
                     logger.warning("%s: slots and attributes are restored", found.state.name)
                     return
             await asyncio.sleep(_GONE_PAUSE_S)
+
+    async def cancel_tokens(self) -> None:
+        """End the tokens that this master asked for, after the application's end."""
+        if self._renewal is not None:
+            await self._renewal.finish()
 
     async def close(self) -> None:
         """Close everything here; containers run on, and the connections to YARN stay open."""
@@ -384,10 +422,12 @@ class Master:
         self._apply_s += time.perf_counter() - began_s
         self._n_events += 1
         self._executor.carry_out(commands)
-        if self._tasks is not None:
-            self._tasks.containers(event, commands)
+        self._plugin.observe(event, commands)
+        self.admin.observe(commands)
         if isinstance(event, ev.Registered):
             self._operator.lack(self._link.resource_types)
+        elif isinstance(event, ev.Resynced):
+            self._operator.resynced()
 
     def _annotated(self, event: ev.Event) -> ev.Event:
         """The event, with the meaning of our containers' exit codes before YARN's diagnostics."""
@@ -397,12 +437,6 @@ class Master:
                 said = failure_line(event.diagnostics)
                 return replace(event, diagnostics=f"{reason} ({said})" if said else reason)
         return event
-
-    def _heard(self, role: str, node: str) -> None:
-        self.tell(ev.StatusReported(node, role, self._clock()))
-
-    def _choose(self, role: str, nodes: frozenset[str]) -> None:
-        self.tell(ev.NodesChosen(role, nodes, self._clock()))
 
     def _address(self) -> tuple[str, int, str]:
         node = self._environment.node
@@ -425,6 +459,7 @@ class Master:
                     self.tell(ev.DrainRequested(report.node.host, self._clock()))
             is_first = False
             views = self._inventory.complete(reports)
+            self._operator.put_back(reports)
             self.tell(ev.NodesReported(views, self._clock(), is_complete=True))
             self._agents.forget()
             await asyncio.sleep(self._config.report_interval_s)
@@ -453,12 +488,11 @@ class Master:
             "rss_bytes": _rss_bytes(),
             "cpu_s": used.ru_utime + used.ru_stime,
         }
+        if self._renewal is not None:
+            numbers["tokens_end_s"] = self._renewal.ends_s
         if link.answered_s:
             numbers["rm_age_s"] = now_s - link.answered_s
         return {"problems": self._problems(), **numbers}
-
-    def _shown_tasks(self) -> dict[str, Any] | None:
-        return None if self._tasks is None else self._tasks.shown()
 
     def _problems(self) -> list[str]:
         """Problems that an admin should know of."""
@@ -469,6 +503,8 @@ class Master:
             found.append(f"slots and attributes of the nodes are those of {self._operator.held_by}")
         if self._credentials is not None and self._credentials.problem:
             found.append(f"users get no credentials: {self._credentials.problem}")
+        if self._renewal is not None and self._renewal.problem:
+            found.append(f"the application's tokens are not renewed: {self._renewal.problem}")
         return [*found, "the resource manager does not answer"] if self._link.figures.is_away else found
 
 

@@ -6,7 +6,7 @@ It has what `Application.snapshot` returns, and besides::
     at        Unix time in seconds
     about     {application, name, user, queue, started_at, proxy_url, version}, each optional
     service   {problems: [text], and numbers of the service itself: see `metrics`}, each optional
-    tasks     None, or what the task service is and does: see `LiveTaskService.shown`
+    tasks     None, or what the task service is and does: see `MasterPlugin.document`
     totals    {nodes, usable, accelerators, serving, bound, unbound, in_flight, queued, requests_per_s,
                device_busy, failures, late_binding}; unbound: usable nodes without accelerator that are
                bound to nobody; late_binding: None, or sums over the nodes heard in the last `RATE_WINDOW_S`
@@ -40,7 +40,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from yarn_accel.core.application import Application, ClusterSummary
-from yarn_accel.core.tasks.claim_counts import (
+from yarn_accel.core.late_binding_reports import (
     claims_text,
     parse_claim_counts,
     results_text,

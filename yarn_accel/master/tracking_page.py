@@ -16,6 +16,7 @@ import json
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,6 +24,7 @@ from aiohttp import web
 
 from yarn_accel.errors import AccelError
 from yarn_accel.master.page import page, text_page
+from yarn_accel.master.plugin import MasterPlugin
 from yarn_accel.master.status_documents import Query, StatusDocuments
 from yarn_accel.report.pages import POLICY
 
@@ -88,14 +90,16 @@ def add_routes(
     documents: StatusDocuments,
     visitors: PageAccess,
     explain: Callable[[str], str] | None = None,
+    plugin: MasterPlugin | None = None,
 ) -> None:
     """Make the application answer what is listed at the top.
 
     Args:
         documents: makes the state document.
         explain: `Application.explain`.
+        plugin: adds parts to page and metrics.
     """
-    views = _Views(documents, explain or (lambda node: ""))
+    views = _Views(documents, explain or (lambda node: ""), plugin or MasterPlugin())
     for path, handler in (
         ("/", views.page),
         ("/v1/state", views.state),
@@ -108,9 +112,12 @@ def add_routes(
 class _Views:
     """The handlers, and the states they share: that of all nodes, and that of each page asked for."""
 
-    def __init__(self, documents: StatusDocuments, explain: Callable[[str], str]) -> None:
+    def __init__(
+        self, documents: StatusDocuments, explain: Callable[[str], str], plugin: MasterPlugin
+    ) -> None:
         self._documents = documents
         self._explain = explain
+        self._plugin = plugin
         self._kept: dict[Query, tuple[_State, float]] = {}
         self._pages: dict[Query, tuple[_State, str]] = {}
         self._texts: dict[str, tuple[Any, float]] = {}
@@ -163,9 +170,12 @@ class _Views:
         async with self._writing:
             made_of, text = self._pages.get(query, ({}, ""))
             if made_of is not state:
-                text = await asyncio.to_thread(page, state, query, explanation)
+                text = await asyncio.to_thread(self._page, state, query, explanation)
                 self._pages[query] = state, text
         return _html(text, 200)
+
+    def _page(self, state: _State, query: Query, explanation: str) -> str:
+        return page(state, query, explanation, self._plugin.sections(state["tasks"], state["at"]))
 
     async def state(self, _: web.Request) -> web.Response:
         text = await self._text("state", as_json)
@@ -176,7 +186,10 @@ class _Views:
         from yarn_accel.adapters.metric_families import CONTENT_TYPE, exposition
         from yarn_accel.master.metrics import families
 
-        text = await self._text("metrics", lambda state: exposition(families(state)))
+        def write(state: _State) -> Any:
+            return exposition(chain(families(state), self._plugin.families(state["tasks"])))
+
+        text = await self._text("metrics", write)
         return web.Response(body=text, headers={**_HEADERS, "Content-Type": CONTENT_TYPE})
 
     async def healthz(self, _: web.Request) -> web.Response:

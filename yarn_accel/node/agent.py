@@ -140,7 +140,7 @@ class Agent:
             int(config.socket_mode, 8),
             user_ids(config.socket_users),
             {
-                "servers": lambda *_: self.local_response(),
+                "servers": lambda *_: self._answer_task(),
                 "status": lambda *_: {"v": 1, **self._status},
                 "claims": lambda *_: {"v": 1, **(self._late_binding.explain() if self._late_binding else {})},
             },
@@ -152,6 +152,7 @@ class Agent:
         self._seq = 0
         self._response: HeartbeatResponse | None = None
         self._response_at = 0.0
+        self._asked_s: float | None = None
         self._silence = "the master was not asked yet"
         self._trouble = ""
         self._status: dict[str, Any] = {"node": config.node, "epoch": self._epoch, "seq": 0}
@@ -234,6 +235,7 @@ class Agent:
             if server is not None and server["health"] == HUNG:
                 self._server.fence(server["pid"])
             self._response, self._response_at, self._silence = response, time.time(), ""
+            self._server.end_applications(response.ended)
             if self._late_binding is not None:
                 self._late_binding.answered(response.late_binding)
             if self._trouble:
@@ -281,6 +283,7 @@ class Agent:
         if self._late_binding is not None:
             self._late_binding.sampled({"devices": devices, **sample})
             late = {"late_binding": self._late_binding.heartbeat()}
+        asked = {} if self._asked_s is None else {"asked_age_s": round(time.monotonic() - self._asked_s, 3)}
         return {
             "version": 1,
             "node": self._config.node,
@@ -293,8 +296,13 @@ class Agent:
             "server": server,
             "revision": 0 if self._response is None else self._response.revision,
             **late,
+            **asked,
             **sample,
         }
+
+    def _answer_task(self) -> dict[str, Any]:
+        self._asked_s = time.monotonic()
+        return self.local_response()
 
     def local_response(self) -> dict[str, Any]:
         """The response to a local mapper."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from yarn_accel.core.tasks.late_binding.messages import MAX_IDENTIFIERS
+from yarn_accel.core.late_binding_reports import MAX_IDENTIFIERS
 from yarn_accel.errors import AuthenticationError, UnavailableError
 from yarn_accel.wire.credential import claim_verifier, parse_identifier
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from yarn_accel.adapters.settings_file import complaints, read_settings
-from yarn_accel.client.token_file import read_secrets
+from yarn_accel.client.token_file import TOKEN_VARIABLE, read_secrets
 from yarn_accel.core.tasks.late_binding.values import LateBindingSettings
 from yarn_accel.core.tasks.policies import make
 from yarn_accel.errors import AccelError, ConfigError
@@ -80,7 +80,6 @@ class LateBindingConfig(BaseModel):
 #: The name of the node's key among the secrets of a Hadoop credentials file.
 KEY_ALIAS = "yarn-accel.node"
 _KEY_BYTES = 32
-_TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")
 _APPLICATION = re.compile(r"application_[0-9]{1,20}_[0-9]{1,10}\Z")
 _CONTAINER = re.compile(r"container_(?:e[0-9]+_)?([0-9]+_[0-9]+)_[0-9]+_[0-9]+\Z")
@@ -98,6 +97,8 @@ class MasterSettings(Protocol):
     def master_url(self) -> str: ...  # noqa: D102
     @property
     def rm_urls(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def rm_addresses(self) -> tuple[str, ...]: ...  # noqa: D102
     @property
     def application_id(self) -> str: ...  # noqa: D102
     @property
@@ -134,6 +135,9 @@ class AgentConfig(BaseModel):
     )
     rm_urls: tuple[str, ...] = Field(
         (), description="web addresses of the ResourceManagers, http://host:8088"
+    )
+    rm_addresses: tuple[str, ...] = Field(
+        (), description="their RPC addresses, host:8032, asked instead with the container's own token"
     )
     application_id: str = Field("", description="the master's application; default: that of this container")
     application_name: str = Field("", max_length=100, description="its name, for mappers of this node")
@@ -246,10 +250,10 @@ def read_key(config: MasterSettings, environ: Mapping[str, str]) -> bytes:
     """
     if config.key_file:
         return _key_from_file(Path(config.key_file), config.node)
-    path = environ.get(_TOKEN_VARIABLE, "")
+    path = environ.get(TOKEN_VARIABLE, "")
     if not path:
         raise ConfigError(
-            f"key_file is not set, and neither is {_TOKEN_VARIABLE}",
+            f"key_file is not set, and neither is {TOKEN_VARIABLE}",
             cure="make a key with `yarn-accel node make-key`, or let `yarn-accel start` start the agents",
         )
     try:
@@ -267,7 +271,7 @@ def key_place(config: MasterSettings, environ: Mapping[str, str]) -> str:
     """Where `read_key` looks, in words."""
     if config.key_file:
         return f"key_file {config.key_file}"
-    return f"the credentials {environ.get(_TOKEN_VARIABLE, '')}"
+    return f"the credentials {environ.get(TOKEN_VARIABLE, '')}"
 
 
 def _key_from_file(path: Path, node: str) -> bytes:

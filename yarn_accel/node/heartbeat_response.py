@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from yarn_accel.client.binding import Binding, Endpoint, format_binding, parse_binding
+from yarn_accel.core.ended_applications import application_ids
 from yarn_accel.errors import ConfigError, RemoteProtocolError
 
 VERSION = 1
@@ -70,6 +71,7 @@ class HeartbeatResponse:
         policy: name and settings of the choice per request; empty: requests follow the binding.
         loads: loads of the servers, by name.
         late_binding: for `NodeLateBinding`, which checks it.
+        ended: applications whose sessions this node's server must end.
     """
 
     binding: Binding
@@ -81,6 +83,7 @@ class HeartbeatResponse:
     policy: Mapping[str, Any] = field(default_factory=dict)
     loads: Mapping[str, ServerLoad] = field(default_factory=dict)
     late_binding: Mapping[str, Any] = field(default_factory=dict)
+    ended: tuple[str, ...] = ()
 
     def is_older_than(self, other: HeartbeatResponse | None) -> bool:
         """Whether it is from an earlier attempt of the same application."""
@@ -119,6 +122,7 @@ def parse_response(document: Any, node: str) -> HeartbeatResponse:
         policy=_policy(document.get("policy")),
         loads=_loads(document.get("loads")),
         late_binding=late if isinstance(late := document.get("late_binding"), dict) else {},
+        ended=application_ids(document.get("ended_applications")),
     )
 
 

@@ -1,6 +1,6 @@
 """Late binding on this node: joins the socket of the mappers, `LateBinder`, and the agent's heartbeats.
 
-A mapper has a connection while its claim lasts, with lines as in `late_binding.messages`. A connection that
+A mapper has a connection while its claim lasts, with lines as in `late_binding.values`. A connection that
 closes is a lost claim, so a killed mapper's place is free at once.
 
 A mapper that holds a place gets a proof of it, made with the node's key, for its process alone. With it the
@@ -21,20 +21,17 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from yarn_accel.core.tasks.claim_counts import claim_counts
-from yarn_accel.core.tasks.late_binding import LateBinder
-from yarn_accel.core.tasks.late_binding.messages import (
-    counts_document,
-    parse_claim,
-    parse_counts,
-    parse_end,
-)
-from yarn_accel.core.tasks.late_binding.shared_figures import (
+from yarn_accel.core.late_binding_reports import (
     MAX_FIGURES,
     MAX_FIGURES_AGE_S,
+    SharedFigure,
+    claim_counts,
+    counts_document,
     figures_document,
+    parse_counts,
     parse_figures,
 )
+from yarn_accel.core.tasks.late_binding import LateBinder
 from yarn_accel.core.tasks.late_binding.values import (
     ClaimEnded,
     ClaimEvent,
@@ -52,8 +49,10 @@ from yarn_accel.core.tasks.late_binding.values import (
     PlacesChanged,
     RefuseClaim,
     ResumedClaim,
+    parse_claim,
+    parse_end,
 )
-from yarn_accel.core.tasks.learning import FigureStore, SharedFigure
+from yarn_accel.core.tasks.learning import FigureStore
 from yarn_accel.core.tasks.values import Form
 from yarn_accel.errors import AccelError, AuthenticationError, RemoteProtocolError
 from yarn_accel.local_filesystem import write_atomic
@@ -463,7 +462,7 @@ def _measured_elsewhere(figures: FigureStore) -> Iterator[dict[str, Any]]:
     for each in figures.of_others():
         yield {
             "name": each.name,
-            "form": each.form.value,
+            "form": each.form,
             "source": f"{each.n_nodes} other nodes",
             "read_s": each.read_s,
             "compute_s": each.compute_s,
@@ -481,7 +480,7 @@ def _started_ticks(pid: int) -> int:
 #: Figures are sent of so many names: those that were measured last.
 _MOST_NAMES = MAX_FIGURES // 2
 _MOST_SENT = 4 * MAX_FIGURES
-_Key = tuple[str, Form, str]
+_Key = tuple[str, str, str]
 
 
 class SharedFigures:

@@ -9,17 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 from collections.abc import Callable
 from http.client import HTTPException
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import aiohttp
 
 from yarn_accel.adapters.rest import get_json, listed_applications, newest_first, running_path
 from yarn_accel.adapters.signed_http import MAX_BODY_BYTES, Signer, exchange
+from yarn_accel.client.token_file import TOKEN_VARIABLE
 from yarn_accel.errors import AccelError, AuthenticationError, RejectedError, UnavailableError
 from yarn_accel.node.config import MasterSettings
+
+if TYPE_CHECKING:
+    from yarn_accel.adapters.hadoop_rpc import Token
+    from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +40,8 @@ class MasterDiscovery:
 
     The master registers its control address as host and RPC port, which an application report shows as
     ``amRPCAddress`` as long as that attempt runs. The ResourceManagers are asked one after the other over
-    their REST interface; a standby is passed over.
+    their REST interface; a standby is passed over. With Kerberos REST wants a ticket, which no container has:
+    they are asked by RPC, with the token in the container's credentials, which does not travel.
 
     Args:
         config: the address, or the ResourceManagers and the application or its type.
@@ -43,6 +51,8 @@ class MasterDiscovery:
     def __init__(self, config: MasterSettings, get: Callable[..., Any] = get_json) -> None:
         self._url = config.master_url
         self._rm_urls = list(config.rm_urls)
+        self._rm_addresses = config.rm_addresses
+        self._application, self._type = config.application_id, config.application_type
         self._timeout_s = config.timeout_s
         self._get = get
         application, kind = config.application_id, config.application_type
@@ -57,6 +67,8 @@ class MasterDiscovery:
         """
         if self._url:
             return (self._url,)
+        if self._rm_addresses:
+            return master_urls(asyncio.run(self._ask_by_rpc(_own_token())), self._what)
         if not self._rm_urls:
             raise UnavailableError("no master is configured", cure="set rm_urls or master_url")
         failures = []
@@ -79,6 +91,49 @@ class MasterDiscovery:
             self._rm_urls.insert(0, url)
             return master_urls(document, self._what)
         raise UnavailableError("no ResourceManager answers: " + "; ".join(failures))
+
+    async def _ask_by_rpc(self, token: Token) -> dict[str, Any]:
+        """The same as REST's answer, as far as `master_urls` reads it."""
+        from yarn_accel.adapters import hadoop_rpc
+
+        addresses = tuple(hadoop_rpc.Address.parse(each) for each in self._rm_addresses)
+        manager = hadoop_rpc.ResourceManager(
+            hadoop_rpc.ResourceManagerAddresses(addresses, addresses, addresses),
+            token,
+            hadoop_rpc.RpcSettings(self._timeout_s, call_timeout_s=self._timeout_s),
+            hadoop_rpc.Patience(total_s=0.0),
+        )
+        try:
+            if self._application:
+                reports = [await manager.report(hadoop_rpc.ApplicationId.parse(self._application))]
+            else:
+                running = [hadoop_rpc.records.ApplicationState.RUNNING]
+                reports = list(await manager.applications(types=[self._type], states=running))
+        except hadoop_rpc.ApplicationGoneError:
+            raise UnavailableError(f"the ResourceManager knows no {self._what}") from None
+        finally:
+            await manager.close()
+        return {"apps": {"app": [_as_rest(each) for each in reports]}}
+
+
+def _own_token() -> Token:
+    from yarn_accel.adapters.hadoop_rpc import read_token_file
+    from yarn_accel.adapters.hadoop_rpc.tokens import RM_DELEGATION_KIND
+
+    place = os.environ.get(TOKEN_VARIABLE, "")
+    try:
+        return read_token_file(Path(place).read_bytes()).of_kind(RM_DELEGATION_KIND)
+    except OSError as error:
+        raise UnavailableError(f"{TOKEN_VARIABLE} ({place}): {error.strerror}") from None
+
+
+def _as_rest(report: ApplicationReport) -> dict[str, Any]:
+    return {
+        "id": str(report.id),
+        "startedTime": report.start_ms,
+        "state": report.state.name if report.state is not None else "?",
+        "amRPCAddress": f"{report.host}:{report.rpc_port}",
+    }
 
 
 def master_urls(document: Any, what: str = "the application") -> tuple[str, ...]:

@@ -19,7 +19,9 @@ from typing import Any
 import aiohttp
 
 from yarn_accel.client.binding import Endpoint
+from yarn_accel.core.ended_applications import ENDED_SUFFIX, format_ended
 from yarn_accel.errors import AccelError, RemoteProtocolError
+from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.node.server_stats import (
     Liveness,
     LoadMeter,
@@ -90,6 +92,7 @@ class ServerMonitor:
         self._starting_until_s = 0.0
         self._died_s = 0.0
         self._has_answered = False
+        self._written_ended: tuple[str, ...] = ()
 
     @property
     def endpoint(self) -> Endpoint | None:
@@ -155,6 +158,18 @@ class ServerMonitor:
         """Keep a hanging process down even if it runs again: the master replaces its container."""
         if self._state is not None and self._state.pid == pid and self._container:
             self._is_fenced = True
+
+    def end_applications(self, ended: tuple[str, ...]) -> None:
+        """Have the server end its sessions of these applications."""
+        if not ended or ended == self._written_ended:
+            return
+        place = self._state_file.with_name(self._state_file.name + ENDED_SUFFIX)
+        try:
+            write_atomic(place, format_ended(ended))
+        except OSError as error:
+            logger.warning("the server cannot learn which applications have ended: %s: %s", place, error)
+        else:
+            self._written_ended = ended
 
     async def report(self) -> dict[str, Any] | None:
         """The server's part of the heartbeat; None: there is no server."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from yarn_accel.client.binding import Endpoint
+from yarn_accel.core.ended_applications import application_ids
 from yarn_accel.errors import RemoteProtocolError
 
 _MAX_OPERATIONS = 32
@@ -144,7 +145,7 @@ def parse_stats(text: str) -> dict[str, Any]:
     ``operations`` maps an operation to how many were ``done`` and the ``compute_s`` they took;
     ``computing_workers`` are ``workers`` without standbys and places that rest, ``computes_on`` is the
     devices they have, in one text; ``gpu_other_bytes`` is the GPU memory that processes of others use;
-    ``problems`` are texts.
+    ``problems`` are texts; ``applications`` are those that its sessions belong to.
 
     Raises:
         RemoteProtocolError: these are not the statistics of a pipeline server.
@@ -182,6 +183,8 @@ def parse_stats(text: str) -> dict[str, Any]:
         for each in (problems[:_MAX_PROBLEMS] if isinstance(problems, list) else ())
     ]
     figures["operations"] = _operations(stats.get("operations"))
+    if applications := application_ids(stats.get("applications")):
+        figures["applications"] = list(applications)
     return figures
 
 

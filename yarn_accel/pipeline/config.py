@@ -76,6 +76,11 @@ class PipelineConfig(BaseModel):
     tenants: dict[str, Tenant] = Field(
         default_factory=dict, description="rights and shares by tenant; '*' is everybody not named"
     )
+    user_tokens: Literal["off", "per-user-containers", "shared-uid"] = Field(
+        "per-user-containers",
+        description="with Kerberos, requests run as the job's user; off: as the server's; shared-uid: even "
+        "where all containers run as one user, who can read every user's tokens",
+    )
     extra_operations: tuple[str, ...] = Field((), description="more operations, each module:attribute")
     # Memory
     pool_bytes: int = Field(
@@ -127,7 +132,7 @@ class PipelineConfig(BaseModel):
     max_batch_bytes: int = Field(4 * _MIB, ge=0, description="inputs of one batch; larger requests go alone")
     max_queue_delay_us: int = Field(0, ge=0, le=1_000_000, description="wait for a batch to fill")
     read_threads: int = Field(2, ge=1, le=64, description="references read at once")
-    write_threads: int = Field(6, ge=1, le=64, description="outputs written to storage at once")
+    write_threads: int = Field(16, ge=1, le=64, description="outputs written to storage at once")
     # Patience
     max_connections: int = Field(4096, ge=1, le=65536, description="connections at once; more are refused")
     max_in_flight: int = Field(64, ge=1, le=4096, description="requests under way per connection")
@@ -146,6 +151,9 @@ class PipelineConfig(BaseModel):
     )
     state_file: str = Field("", description="JSON with pid, address and start time, written when ready")
     trace_file: str = Field("", description="Chrome trace of every stage, for Perfetto; empty: none")
+    accounting_uri: str = Field(
+        "", description="folder in which the use of jobs is kept as JSON lines; empty: nowhere"
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least level logged")
 
     @model_validator(mode="before")
@@ -239,13 +247,17 @@ def load_config(path: Path) -> PipelineConfig:
         raise ConfigError(f"{path}: {error.message}", cure=error.cure) from None
 
 
-def machine_settings(config: PipelineConfig, normalised: Callable[[str], str]) -> MachineSettings:
+def machine_settings(
+    config: PipelineConfig, normalised: Callable[[str], str], has_users: bool = False
+) -> MachineSettings:
     """The limits and shares of the request machine.
 
     Args:
         config: of the server.
         normalised: a prefix of the settings as rights are compared, see `OwnFilesystem.normalised_prefix`.
+        has_users: requests run as jobs' users, who may use the site's HDFS as it allows them.
     """
+    everything = (normalised("/"),) if has_users else ()
     tenants = {
         name: TenantSettings(
             tenant.weight,
@@ -268,4 +280,5 @@ def machine_settings(config: PipelineConfig, normalised: Callable[[str], str]) -
         max_queue_delay_s=config.max_queue_delay_us / 1e6,
         lanes={"cuda": N_LANES},
         tenants=tenants,
+        users=TenantSettings(read_prefixes=everything, write_prefixes=everything),
     )

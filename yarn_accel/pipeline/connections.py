@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from yarn_accel.core.requests.records import ConnectionRecord
 from yarn_accel.errors import AuthenticationError, ProtocolError, RemoteProtocolError
 from yarn_accel.operations.registry import OPERATIONS
+from yarn_accel.pipeline.counters import ConnectionUse
 from yarn_accel.pipeline.loop import READ, WRITE
 from yarn_accel.pipeline.transport import Carrier, ResponseWriter
 from yarn_accel.wire import (
@@ -28,7 +29,9 @@ from yarn_accel.wire import (
     NONCE_BYTES,
     PACKING,
     PROGRESS,
+    USER_TOKENS,
     Closed,
+    Failed,
     Goodbye,
     Limits,
     Message,
@@ -38,6 +41,8 @@ from yarn_accel.wire import (
     Pong,
     Request,
     ServerConnection,
+    UserAccepted,
+    UserTokens,
     available_checksums,
 )
 
@@ -45,9 +50,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from yarn_accel.adapters.credentials import RevocationList
+    from yarn_accel.core.requests.records import Failure
     from yarn_accel.pipeline.config import PipelineConfig
     from yarn_accel.pipeline.loop import EventLoop
     from yarn_accel.pipeline.plans import Plan, Work
+    from yarn_accel.pipeline.user_storage import UserSession
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +69,8 @@ _GATHERED_BYTES = 1024 * 1024
 _MOVED_S = 0.1
 #: While so many messages wait for the peer to read them, nothing more is read from it.
 _MOST_WAITING = 512
+#: Bounds of what a refusal says.
+_MAX_TEXT, _MAX_CURE = 2000, 500
 
 
 class _Reading(Enum):
@@ -91,7 +100,9 @@ class Session:
 
     Attributes:
         record: what the request machine knows of it.
-        tenant: who the client is, once it has proved it.
+        tenant: who the client is, once it has proved it; the principal where it runs as a job's user.
+        user: the job's user, whose storage its requests use; None: they run as the server's own.
+        account: the short name of that user; empty: there is none.
         expires_s: when its credential does, Unix seconds.
         plan: the plan of the last request: most clients send many of one kind.
         request: the one whose payload is awaited or arriving.
@@ -99,10 +110,13 @@ class Session:
         work: whose payload that is, from `receive` on.
         has_shared_memory: the client has descriptors of segments.
         unanswered: the numbers of its requests that have no answer yet.
+        use: what its requests used that is not added up yet.
         how_ended: ``closed``, ``refused`` or ``broken``.
     """
 
     tenant = ""
+    user: UserSession | None = None
+    account = ""
     expires_s = 0.0
     plan: Plan | None = None
     request: Request | None = None
@@ -111,6 +125,9 @@ class Session:
     has_shared_memory = False
     how_ended = "closed"
     _key_id = ""
+    _credential_tenant = ""
+    #: The client has tokens of a job's user, and nothing counts before these.
+    _awaits_user = False
     _is_gathering = False
     _is_open = False
     _frame_due_s = 0.0
@@ -133,6 +150,7 @@ class Session:
         self.carrier = carrier
         self._revoked = revoked
         self.unanswered: set[int] = set()
+        self.use = ConnectionUse()
         self._config = config
         self._loop = loop
         self._handlers = handlers
@@ -140,7 +158,10 @@ class Session:
         self._active = active
         self._refusal = refusal
         may_lend = carrier.kind == "unix" and config.max_shared_memory_bytes > 0
-        self._connection = _connection(carrier.kind, config, master, may_lend, revoked)
+        capabilities = [PROGRESS, PACKING, *([MEMFD] if may_lend else [])]
+        if UserTokens in handlers and carrier.kind != "tcp":
+            capabilities.append(USER_TOKENS)
+        self._connection = _connection(carrier.kind, config, master, capabilities, revoked)
         self._writer = ResponseWriter(
             carrier,
             self._connection,
@@ -168,7 +189,8 @@ class Session:
     @property
     def is_idle(self) -> bool:
         """Whether it is open and neither end is in the middle of anything."""
-        return self._is_open and not self._connection.is_mid_frame and not self._writer.n_waiting
+        is_quiet = not self._connection.is_mid_frame and not self._writer.n_waiting
+        return self._is_open and is_quiet and not self._awaits_user
 
     @property
     def has_outgoing(self) -> bool:
@@ -249,6 +271,24 @@ class Session:
         else:
             if self._reading is _Reading.ON:
                 self._connection.rest()
+
+    def run_as(self, request_id: int, user: UserSession, account: str) -> None:
+        """The tokens are good: every request from now on runs as their owner."""
+        self.tenant, self.user, self.account = user.principal, user, account
+        self._awaits_user = False
+        self._handlers[Opened](self, None)
+        self.send(UserAccepted(request_id, user.principal))
+        self._go_on()
+
+    def refuse_user(self, request_id: int, failure: Failure) -> None:
+        """The tokens are no good: say why, and end the connection."""
+        if self.is_over:
+            return
+        logger.warning("the tokens of tenant %s are refused: %s", self.tenant, failure.message)
+        kind, code, message, cure, transient = failure
+        self.send(Failed(request_id, kind, code, message[:_MAX_TEXT], cure[:_MAX_CURE], transient))
+        self.how_ended = "refused"
+        self.disconnect(code, message)
 
     def disconnect(self, code: str, reason: str) -> None:
         """End the connection, and say why if that can be said."""
@@ -365,8 +405,10 @@ class Session:
     def _take_request(self, request: Request) -> None:
         if self.expires_s <= time.time():
             raise AuthenticationError(f"the credential of tenant {self.tenant} has expired")
-        if self._revoked.now().covers(self.tenant, self._key_id):
-            raise AuthenticationError(f"the credential of tenant {self.tenant} was revoked")
+        if self._revoked.now().covers(self._credential_tenant, self._key_id):
+            raise AuthenticationError(f"the credential of tenant {self._credential_tenant} was revoked")
+        if self._awaits_user:
+            raise RemoteProtocolError("a request came before the tokens of its user")
         connection = self._connection
         self.request = request
         self.payload = connection.arrived_payload() if connection.payload_left else None
@@ -384,17 +426,30 @@ class Session:
             self.close()
         elif kind is Goodbye:
             raise ConnectionResetError(f"the client says goodbye: {event.message}")
+        elif self._awaits_user or kind is UserTokens:
+            self._take_tokens(kind, event)
         elif kind in self._handlers:
             self._handlers[kind](self, event)
+
+    def _take_tokens(self, kind: type, event: Any) -> None:
+        """Have the tokens of a user proved, which are the first message of who has them and come once."""
+        if kind is not UserTokens or not self._awaits_user:
+            raise RemoteProtocolError(f"{kind.__name__} is not accepted now")
+        self._reading = _Reading.WAITING
+        self._handlers[UserTokens](self, event)
+        if self._reading is _Reading.WAITING:
+            self._watch()
 
     def _open(self, event: Opened) -> None:
         self._send_handshake()
         credential = self._connection.credential
         assert credential is not None
         self.tenant, self.expires_s = credential.tenant, credential.expires_s
-        self._key_id = credential.key_id
+        self._credential_tenant, self._key_id = credential.tenant, credential.key_id
         self._is_open = self._writer.is_open = True
-        self._handlers[Opened](self, event)
+        self._awaits_user = USER_TOKENS in self._connection.capabilities
+        if not self._awaits_user:
+            self._handlers[Opened](self, event)
 
     def _go_on(self) -> None:
         """The request is seen to: read on; at once if this is still the turn in which it came."""
@@ -425,7 +480,7 @@ class Session:
     def _check_pace(self, now_s: float) -> None:
         """End a connection whose peer stays in the middle of a frame or handshake for too long."""
         config = self._config
-        if not self._is_open:
+        if not self._is_open or self._awaits_user:
             if now_s > self._started_s + config.handshake_timeout_s:
                 raise RemoteProtocolError("the credential was not proved in time")
         elif not self._connection.is_mid_frame:
@@ -519,7 +574,7 @@ def _copy(payload: memoryview, views: Sequence[memoryview]) -> None:
 
 
 def _connection(
-    kind: str, config: PipelineConfig, master: bytes, may_lend: bool, revoked: RevocationList
+    kind: str, config: PipelineConfig, master: bytes, capabilities: Sequence[str], revoked: RevocationList
 ) -> ServerConnection:
     return ServerConnection(
         master,
@@ -530,8 +585,8 @@ def _connection(
         config.max_request_bytes,
         config.max_in_flight,
         Limits(payload_bytes=1 << 40),
-        max_lent_bytes=config.max_shared_memory_bytes if may_lend else 0,
-        capabilities=(PROGRESS, PACKING, MEMFD) if may_lend else (PROGRESS, PACKING),
+        max_lent_bytes=config.max_shared_memory_bytes if MEMFD in capabilities else 0,
+        capabilities=capabilities,
         packable=[name for name, operation in OPERATIONS.items() if operation.takes_stacks],
         is_revoked=lambda credential: revoked.now().covers(credential.tenant, credential.key_id),
     )

@@ -7,7 +7,9 @@ number, so that nobody can make the server remember names.
 from __future__ import annotations
 
 import bisect
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 #: Every counter, and what is counted.  requests = all that follow down to `abandoned` + what is still under
@@ -42,6 +44,30 @@ _MOST_NOTED = 256
 #: A counter, how many more, whose; or the arguments of `answered`.
 _Count = tuple[str, int, str]
 _Answer = tuple[str, str, str, Mapping[str, float], int]
+
+
+@dataclass(slots=True)
+class ConnectionUse:
+    """The use by requests of one connection since it was last added up.
+
+    Attributes:
+        key: the idempotency key of the first one.
+        cpu_s: seconds for which worker processes without a GPU computed, `gpu_s` those with one.
+        first_at: Unix time of the first answer.
+    """
+
+    key: str = ""
+    n_answered: int = 0
+    n_failed: int = 0
+    cpu_s: float = 0.0
+    gpu_s: float = 0.0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    first_at: float = 0.0
+
+    def begin(self, key: str) -> None:
+        """Note the first request."""
+        self.key, self.first_at = key, time.time()
 
 
 class Counters:
@@ -99,6 +125,11 @@ class Counters:
         noted.append((operation, outcome, tenant, seconds, bytes_out))
         if len(noted) >= _MOST_NOTED:
             self._sum_up()
+
+    def used(self, tenant: str, core_s: float, gpu_s: float) -> None:
+        """Count what a tenant's requests took of cores and GPUs."""
+        _count(self._tenants, tenant, "core_s", core_s)
+        _count(self._tenants, tenant, "gpu_s", gpu_s)
 
     def snapshot(self) -> dict[str, Any]:
         """All of them, fit for JSON.
@@ -195,4 +226,5 @@ def visible(stats: dict[str, Any], tenant: str) -> dict[str, Any]:
         for worker in stats["workers"]
     ]
     health = {**stats["health"], "problems": []}
-    return {**stats, "tenants": own, "workers": workers, "health": health}
+    shown = {name: item for name, item in stats.items() if name != "applications"}
+    return {**shown, "tenants": own, "workers": workers, "health": health}

@@ -12,7 +12,7 @@ import collections
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yarn_accel.core.requests import commands as order
@@ -26,6 +26,7 @@ from yarn_accel.pipeline.config import machine_settings
 from yarn_accel.pipeline.plans import Plans, Work, digest_of, failure_of
 from yarn_accel.pipeline.storage import outputs_of
 from yarn_accel.pipeline.workers.protocol import Area, Job
+from yarn_accel.uris import shown
 from yarn_accel.wire import (
     ALIGNMENT_BYTES,
     Busy,
@@ -57,8 +58,11 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.trace import Trace
     from yarn_accel.pipeline.worker_process import Buffers, WorkerProcess
     from yarn_accel.pipeline.workers.protocol import JobDone, Lost
+    from yarn_accel.storage import Store
 
 logger = logging.getLogger(__name__)
+#: Of its own, so that other lines do not push these out.
+_request_logger = logging.getLogger("yarn_accel.pipeline.requests")
 
 _PER_TENSOR_BYTES = 256
 _MAX_MESSAGE = 2000
@@ -83,6 +87,16 @@ class _Answer(NamedTuple):
     payload: tuple[memoryview, ...]
 
 
+def _note(tenant: str, request: Request, text: str) -> None:
+    """Say in the log by its key what became of a request; `yarn-accel logs KEY` finds that."""
+    line = f"request {request.key} ({request.operation}, tenant {tenant}) {text}"
+    _request_logger.warning("%s", _printable(line)[:_MAX_MESSAGE])
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 class RequestEngine:
     """Requests from their header to their answer.
 
@@ -95,6 +109,7 @@ class RequestEngine:
         counters: what is counted.
         server: how the server is named in results.
         trace: where spans go; None: nowhere.
+        has_users: requests use the storage of their sessions' users, and no other.
 
     Attributes:
         machine: decides, and owns the requests.
@@ -104,6 +119,7 @@ class RequestEngine:
         device_kinds: what there is to compute on; set before anything else is called.
         can_compute: whether a worker has started.
         n_done: requests answered with a result so far.
+        add_up_use: takes connections, some or all, for accounting.
     """
 
     def __init__(
@@ -116,8 +132,11 @@ class RequestEngine:
         counters: Counters,
         server: str,
         trace: Trace | None,
+        has_users: bool = False,
     ) -> None:
-        self.machine = RequestMachine(machine_settings(config, filesystem.normalised_prefix))
+        settings = machine_settings(config, filesystem.normalised_prefix, has_users)
+        self.machine = RequestMachine(settings)
+        self._users_root = filesystem.normalised_prefix("/") if has_users else ""
         self.sessions: dict[Session, None] = {}
         self.session_handlers: dict[type, Callable[[Session, Any], None]] = {
             Opened: self._opened,
@@ -129,6 +148,7 @@ class RequestEngine:
             GiveBack: self._memory_returned,
         }
         self.on_drained: Callable[[], None] = _nothing
+        self.add_up_use: Callable[[Iterable[Session]], None] = lambda sessions: None
         self.device_kinds: tuple[str, ...] = ()
         self.can_compute = False
         self.n_done = 0
@@ -231,14 +251,15 @@ class RequestEngine:
     # From sessions
 
     def _opened(self, session: Session, _: Opened) -> None:
-        """A client has proved its credential."""
+        """A client has proved its credential, and whose tokens it has."""
         self._counters.add("connections")
         logger.info("tenant %s connected over %s", session.tenant, session.carrier.kind)
-        self.feed(event.ConnectionOpened(session.record, session.tenant, time.monotonic()))
+        self.feed(event.ConnectionOpened(session.record, session.tenant, time.monotonic(), session.account))
 
     def _closed(self, session: Session, _: object) -> None:
         """A connection is over."""
         self.sessions.pop(session, None)
+        self.add_up_use((session,))
         session.record.session = None
         if session.how_ended != "closed":
             self._counters.add(session.how_ended)
@@ -277,10 +298,33 @@ class RequestEngine:
             digest = digest_of(())
         if request.output_uri:
             work.writes = self._normalised(request.output_uri)
+        if self._users_root and (plan.references or work.writes):
+            work.store = self._store_of(session, work)
         if request.priority:
             work.priority = request.priority
         session.unanswered.add(request.id)
         return event.Received(work, digest, work.arrived_s, request.deadline_s)
+
+    def _store_of(self, session: Session, work: Work) -> Store:
+        """The storage of a session's user, for what a request names.
+
+        Raises:
+            RejectedError: nobody's tokens were handed over, or it names another file system.
+        """
+        if session.user is None:
+            raise RejectedError(
+                "no-user-tokens",
+                "this server reads and writes as the job's user, and this client handed no HDFS token over",
+                cure="give the job a token and ACCEL_SERVICE_USER or ACCEL_SERVER_CA_FILE: docs/security.md",
+            )
+        for uri in (*work.plan.needs[0].reads, work.writes or self._users_root):
+            if not uri.startswith(self._users_root):
+                raise RejectedError(
+                    "forbidden-uri",
+                    f"{shown(uri)}: not in the site's own file system, {self._users_root}",
+                    cure="write hdfs:///PATH",
+                )
+        return session.user.store
 
     def _place_inputs(self, session: Session, placement: Placement, work: Work) -> SharedInputs:
         """Where the inputs lie in shared memory; whether they may lie there is for the machine to say."""
@@ -304,7 +348,7 @@ class RequestEngine:
         if not isinstance(error, AccelError):
             logger.error("a request could not be taken", exc_info=error)
         session.unanswered.discard(request.id)
-        self._say_failure(session, request.id, failure_of(error), request.operation)
+        self._say_failure(session, request.id, failure_of(error), request)
         session.skip()
 
     def _arrived(self, session: Session, _: PayloadComplete) -> None:
@@ -379,6 +423,10 @@ class RequestEngine:
             for loss in lost
             if loss.job in works
         ]
+        for each in records:
+            work = each.work
+            assert isinstance(work, Work)
+            _note(work.owner.name, work.request, f"lost its worker process: {text}")
         self.feed(event.WorkerLost(process, tuple(records), text, time.monotonic(), code))
 
     def measured(self, found: Measured) -> None:
@@ -482,7 +530,7 @@ class RequestEngine:
             stamp = None if isinstance(found, Exception) else found
             self.feed(event.OutputLooked(work, stamp, time.monotonic()))
 
-        self._storage.look_at_output(work.request.output_uri, then)
+        self._storage.look_at_output(work.request.output_uri, then, work.store)
 
     def _read(self, command: order.Read) -> None:
         work = command.work
@@ -556,7 +604,8 @@ class RequestEngine:
         assert isinstance(work, Work)
         assert work.done is not None
         outputs = outputs_of(work.done.tensors, lambda segment: self._buffers.by_id[segment].view)
-        self._storage.write(work.request.output_uri, outputs, functools.partial(self._written, work))
+        then = functools.partial(self._written, work)
+        self._storage.write(work.request.output_uri, outputs, then, work.store)
 
     def _written(self, work: Work, found: Any, took_s: float) -> None:
         if isinstance(found, Exception):
@@ -599,6 +648,16 @@ class RequestEngine:
             self._counters.answered(
                 work.request.operation, "done", session.tenant, result.seconds, result.bytes_out
             )
+            use = session.use
+            if not use.n_answered:
+                use.begin(work.request.key)
+            use.n_answered += 1
+            if work.device.startswith("cpu"):
+                use.cpu_s += result.seconds["compute"]
+            else:
+                use.gpu_s += result.seconds["compute"]
+            use.read_bytes += result.bytes_in
+            use.written_bytes += result.bytes_out
         if result.id != request_id:
             result = result._replace(id=request_id)
         if command.segment:
@@ -662,21 +721,33 @@ class RequestEngine:
             return
         work = command.work
         request = work.request if isinstance(work, Work) else session.request
-        operation = request.operation if request is not None else "unknown"
         session.unanswered.discard(command.request_id)
-        self._say_failure(session, command.request_id, command.failure, operation, command.is_duplicate)
+        self._say_failure(session, command.request_id, command.failure, request, command.is_duplicate)
 
     def _say_failure(
-        self, session: Session, request_id: int, failure: Failure, operation: str, is_duplicate: bool = False
+        self,
+        session: Session,
+        request_id: int,
+        failure: Failure,
+        request: Request | None,
+        is_duplicate: bool = False,
     ) -> None:
         outcome = "rejected" if failure.kind == "rejected" else "failed"
+        kind, code, message, cure, transient = failure
+        text = _printable(message)
         if is_duplicate:
             self._count_duplicate(outcome)
         else:
+            operation = request.operation if request is not None else ""
             known = operation if operation in OPERATIONS else "unknown"
             self._counters.answered(known, outcome, session.tenant, {}, 0)
-        kind, code, message, cure, transient = failure
-        text = "".join(char if char.isprintable() else " " for char in message)
+            use = session.use
+            if not use.n_answered and request is not None:
+                use.begin(request.key)
+            use.n_answered += 1
+            use.n_failed += 1
+        if request is not None:
+            _note(session.tenant, request, f"failed: {code}: {text}")
         session.send(Failed(request_id, kind, code, text[:_MAX_MESSAGE], cure[:_MAX_CURE], transient))
 
     def _reply_busy(self, command: order.ReplyBusy) -> None:

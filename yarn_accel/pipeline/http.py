@@ -295,6 +295,8 @@ _TENANT_COUNTERS = {
     "tenant_received_bytes": ("bytes of inputs, by tenant", "bytes_in"),
     "tenant_sent_bytes": ("bytes of outputs, by tenant", "bytes_out"),
     "tenant_device_seconds": ("device-seconds really used, by tenant", "device_s"),
+    "tenant_core_seconds": ("core-seconds of requests that were answered, by tenant", "core_s"),
+    "tenant_gpu_seconds": ("GPU-seconds of requests that were answered, by tenant", "gpu_s"),
 }
 _WORKER_GAUGES = {
     "worker_resident_bytes": ("resident memory of a worker process", "rss_bytes"),

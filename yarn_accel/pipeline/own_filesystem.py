@@ -33,21 +33,22 @@ class OwnFilesystem:
     names: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, config: PipelineConfig) -> OwnFilesystem:
-        """That of a server's setting, else ``fs.defaultFS`` in its folder of settings, ``HADOOP_CONF_DIR``.
+    def of(cls, config: PipelineConfig, site: Mapping[str, str], has_users: bool) -> OwnFilesystem:
+        """That of a server's setting, else ``fs.defaultFS`` in Hadoop's settings.
 
-        Raises:
-            ConfigError: a file of the folder cannot be read.
+        Args:
+            site: as `site_properties`.
+            has_users: requests run as jobs' users, who may name this file system alone.
         """
-        folder = config.hdfs_conf_dir or os.environ.get("HADOOP_CONF_DIR", "")
-        site = read_site(Path(folder)) if folder else {}
         found = (config.default_fs or site.get("fs.defaultFS", "")).rstrip("/")
         if not found.startswith("hdfs://"):
             return cls("")
         tenants = config.tenants.values()
         prefixes = {each for tenant in tenants for each in (*tenant.read_prefixes, *tenant.write_prefixes)}
         # Nobody compares where each may use all, and a name may take seconds to be found.
-        is_compared = any(each.startswith(("hdfs:", "/")) and each != ANY_HDFS for each in prefixes)
+        is_compared = has_users or any(
+            each.startswith(("hdfs:", "/")) and each != ANY_HDFS for each in prefixes
+        )
         return cls(found, other_names(found, site) if is_compared else frozenset())
 
     @property
@@ -59,6 +60,16 @@ class OwnFilesystem:
     def normalised_prefix(self) -> Callable[[str], str]:
         """Does the same to a prefix of the settings, see `uris.normalised_prefix`."""
         return functools.partial(normalised_prefix, default_fs=self.default_fs, names=self.names)
+
+
+def site_properties(config: PipelineConfig) -> Mapping[str, str]:
+    """The properties in a server's folder of Hadoop's settings, else in ``HADOOP_CONF_DIR``.
+
+    Raises:
+        ConfigError: a file of the folder cannot be read.
+    """
+    folder = config.hdfs_conf_dir or os.environ.get("HADOOP_CONF_DIR", "")
+    return read_site(Path(folder)) if folder else {}
 
 
 def other_names(default_fs: str, site: Mapping[str, str]) -> frozenset[str]:

@@ -20,6 +20,7 @@ from yarn_accel.wire import ALIGNMENT_BYTES, RemoteInput, Request, TensorSpec, p
 if TYPE_CHECKING:
     from yarn_accel.operations.operation import Operation, Params
     from yarn_accel.pipeline.workers.protocol import JobDone
+    from yarn_accel.storage import Store
     from yarn_accel.wire import Result
 
 #: Up to here the bytes themselves are compared, which costs less than their digest.
@@ -41,6 +42,7 @@ class Work(WorkRecord):
         plan: what it needs; another one when its files were looked at.
         arrived_s: when its header arrived, monotonic seconds; so are `ready_s` (its inputs are complete) and
             `started_s` (a worker has it).
+        store: where it reads and writes; None: where the server itself does.
         stamps: what its referenced files looked like.
         segment: where its inputs lie.
         inputs: where each of them lies.
@@ -52,6 +54,7 @@ class Work(WorkRecord):
     """
 
     # Most requests never differ from these, and setting them takes time.
+    store: Store | None = None
     stamps: Sequence[Any] = ()
     ready_s = 0.0
     started_s = 0.0

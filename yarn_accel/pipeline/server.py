@@ -14,18 +14,23 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from yarn_accel.adapters.accounting import INTERVAL_S
 from yarn_accel.adapters.credentials import RevocationList
+from yarn_accel.core.ended_applications import ENDED_SUFFIX
 from yarn_accel.core.requests.events import DrainStarted
 from yarn_accel.operations.registry import load_more
 from yarn_accel.pipeline.connections import Session
 from yarn_accel.pipeline.counters import Counters, visible
 from yarn_accel.pipeline.cpu_idle import LOOK_EVERY_S, CpuIdleLimit
 from yarn_accel.pipeline.engine import RequestEngine
+from yarn_accel.pipeline.job_users import ENDED_LOOK_S, LOGINS, TOKEN_CHECK_S, AuthToLocal, JobUsers
 from yarn_accel.pipeline.listeners import Listeners
 from yarn_accel.pipeline.loop import EventLoop
-from yarn_accel.pipeline.own_filesystem import OwnFilesystem
+from yarn_accel.pipeline.own_filesystem import OwnFilesystem, site_properties
+from yarn_accel.pipeline.request_use import RequestUse
 from yarn_accel.pipeline.storage import Storage
 from yarn_accel.pipeline.supervisor import WorkerSupervisor, has_places, problems_of
 from yarn_accel.pipeline.trace import Trace
@@ -33,10 +38,11 @@ from yarn_accel.pipeline.transport import Carrier, SocketCarrier, TlsCarrier, se
 from yarn_accel.pipeline.worker_process import Buffers
 from yarn_accel.pipeline.workers.protocol import plain
 from yarn_accel.storage import Store
-from yarn_accel.wire import PROGRESS_INTERVAL_S, VERSION, Drain, Stats, StatsRequest
+from yarn_accel.wire import PROGRESS_INTERVAL_S, VERSION, Closed, Drain, Stats, StatsRequest, UserTokens
 
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
+    from yarn_accel.pipeline.user_storage import UserStorage
     from yarn_accel.pipeline.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
@@ -57,6 +63,7 @@ class PipelineServer:
         master: the site's master secret.
         store: where references are read and outputs written; default: as the configuration says.
         first: a worker process that was started already, by the thread that will run the loop.
+        users: the storage of jobs' users; None: no requests run as these.
 
     Raises:
         StartupError: an address cannot be listened on, or a file of the configuration not used.
@@ -69,6 +76,7 @@ class PipelineServer:
         master: bytes,
         store: Store | None = None,
         first: WorkerProcess | None = None,
+        users: UserStorage | None = None,
     ) -> None:
         load_more(config.extra_operations)
         self._master = master
@@ -83,13 +91,20 @@ class PipelineServer:
         self.counters = Counters()
         self._cores = CpuIdleLimit(config.wake_latency_us, self.counters.n_requests)
         self._buffers = Buffers()
-        filesystem = OwnFilesystem.of(config)
+        site = site_properties(config)
+        filesystem = OwnFilesystem.of(config, site, users is not None)
+        if users is not None:
+            store = users.own_store
         store = store or Store(
             config.hdfs_conf_dir or None,
             default_fs=filesystem.default_fs,
             follow_symlinks=config.follow_symlinks,
         )
-        self._storage = Storage(config, store, self.loop)
+        self._storage = Storage(config, store, self.loop, LOGINS + 1 if users is not None else 0)
+        self._users = None
+        if users is not None:
+            ended_file = Path(config.state_file + ENDED_SUFFIX) if config.state_file else None
+            self._users = JobUsers(users, AuthToLocal.of(site), self._storage, ended_file)
         self._engine = RequestEngine(
             config,
             filesystem,
@@ -99,11 +114,16 @@ class PipelineServer:
             self.counters,
             name,
             self._trace,
+            users is not None,
         )
+        self._use = RequestUse(config, store, self.counters)
+        self._engine.add_up_use = self._use.add_up
         self._handlers: dict[type, Callable[[Session, Any], None]] = {
             **self._engine.session_handlers,
             StatsRequest: self._answer_stats,
         }
+        if self._users is not None:
+            self._handlers |= {UserTokens: self._users.take, Closed: self._session_closed}
         self._workers = WorkerSupervisor(
             config, self.loop, self._buffers.by_id.__getitem__, self._engine, first
         )
@@ -130,6 +150,11 @@ class PipelineServer:
         # A little early, so that a client that expects them every so often never waits longer.
         interval_s = min(config.progress_interval_s, 0.9 * PROGRESS_INTERVAL_S)
         loop.repeat(interval_s, self._engine.report_progress)
+        loop.repeat(INTERVAL_S, lambda: self._use.add_up(self._engine.sessions))
+        self._use.start()
+        if self._users is not None:
+            loop.repeat(TOKEN_CHECK_S, self._users.look)
+            loop.repeat(ENDED_LOOK_S, self._users.read_ended)
         if not self._cores.problem:
             loop.repeat(LOOK_EVERY_S, self._cores.look)
         loop.run()
@@ -185,9 +210,13 @@ class PipelineServer:
             session.close()
         self._storage.close()
         self.loop.finish()
+        if self._users is not None:
+            self._users.close()
         for process, lost in self._workers.close():
             self._engine.worker_lost(process, lost, "the server is shutting down")
         self.loop.finish()
+        self._use.add_up(self._open_sessions())
+        self._use.close()
         self._cores.close()
         self._buffers.close()
         if self._trace is not None:
@@ -227,6 +256,7 @@ class PipelineServer:
         sessions = self._open_sessions()
         for session in sessions:
             carriers[session.label] = carriers.get(session.label, 0) + 1
+        self._use.add_up(sessions)
         counted = self.counters.snapshot()
         state = self._engine.machine.snapshot()
         for name, tenant in state.pop("tenants").items():
@@ -243,11 +273,18 @@ class PipelineServer:
             "idle_connections": sum(session.is_idle for session in sessions if session not in self._active),
             "cores": self._cores.snapshot(),
             **state,
+            **({"applications": self._users.applications} if self._users is not None else {}),
             "workers": workers,
             "devices": self._workers.gpus(),
             "stage_busy": {**self._storage.busy_s, "compute": state["busy_s"]},
             **counted,
         }
+
+    def _session_closed(self, session: Session, event: object) -> None:
+        """A connection is over: nobody uses its user's storage any more."""
+        self._engine.session_handlers[Closed](session, event)
+        assert self._users is not None
+        self._users.closed(session)
 
     def _answer_stats(self, session: Session, request: StatsRequest) -> None:
         """Answer with the counters: all of them for the operator, without other tenants' for a tenant."""

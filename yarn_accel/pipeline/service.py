@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from yarn_accel.errors import StartupError
 from yarn_accel.local_filesystem import write_atomic
+from yarn_accel.pipeline.job_users import storage_of_users
 from yarn_accel.pipeline.listeners import listen_http
 from yarn_accel.pipeline.server import PipelineServer
 
@@ -69,7 +70,10 @@ def run(
     _tune_process()
     for module in ("connections", "transport", "engine", "server"):
         logging.getLogger(f"yarn_accel.pipeline.{module}").addFilter(Sparing())
-    server = PipelineServer(config, config.master_secret(), first=first)
+    # People look for a request by its key: a job whose requests fail at once finds each of them.
+    logging.getLogger("yarn_accel.pipeline.requests").addFilter(Sparing(burst=1000))
+    users = storage_of_users(config, os.environ)
+    server = PipelineServer(config, config.master_secret(), first=first, users=users)
     with contextlib.ExitStack() as at_end:
         if config.state_file:
             at_end.callback(_remove_state, Path(config.state_file))
@@ -238,30 +242,32 @@ class Sparing(logging.Filter):
     """Lets a few lines a second through and counts the rest, so that no peer can fill a disk with its faults.
 
     Args:
-        per_s: lines a second.
+        per_s: lines a second in the long run.
+        burst: lines that may come at once after a quiet time.
         clock: monotonic seconds.
     """
 
-    def __init__(self, per_s: int = 10, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, per_s: int = 10, burst: int = 10, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._per_s = per_s
+        self._burst = burst
         self._clock = clock
         self._lock = threading.Lock()
-        self._since_s = clock()
-        self._n_lines = 0
+        self._at_s = clock()
+        self._n_free = float(burst)
         self._n_hidden = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether this line is written; the first one after a flood tells how many were not."""
         with self._lock:
             now_s = self._clock()
-            if now_s - self._since_s >= 1.0:
-                self._since_s, self._n_lines = now_s, 0
-                if self._n_hidden:
-                    record.msg = f"({self._n_hidden} lines like this one were left out) {record.msg}"
-                    self._n_hidden = 0
-            self._n_lines += 1
-            if self._n_lines > self._per_s:
+            self._n_free = min(self._burst, self._n_free + (now_s - self._at_s) * self._per_s)
+            self._at_s = now_s
+            if self._n_free < 1.0:
                 self._n_hidden += 1
                 return False
+            self._n_free -= 1.0
+            if self._n_hidden:
+                record.msg = f"({self._n_hidden} lines like this one were left out) {record.msg}"
+                self._n_hidden = 0
         return True

@@ -58,17 +58,18 @@ class Storage:
 
     Args:
         config: how many of them.
-        store: where references are read and outputs written.
+        store: where references are read and outputs written, unless a request has a store of its own.
         loop: the thread that results are handed to.
+        n_logins: threads that log in as users.
 
     Attributes:
         busy_s: seconds that all threads of a kind together were busy.
     """
 
-    def __init__(self, config: PipelineConfig, store: Store, loop: EventLoop) -> None:
+    def __init__(self, config: PipelineConfig, store: Store, loop: EventLoop, n_logins: int = 0) -> None:
         self._store = store
         self._loop = loop
-        self._n_threads = {"read": config.read_threads, "write": config.write_threads}
+        self._n_threads = {"read": config.read_threads, "write": config.write_threads, "login": n_logins}
         self._tasks: dict[str, queue.SimpleQueue[_Task | None]] = {
             kind: queue.SimpleQueue() for kind in self._n_threads
         }
@@ -97,17 +98,21 @@ class Storage:
         """Look at the referenced files of a request; `then` gets a `LookedAt` or an error."""
         self._tasks["read"].put((partial(self._look, work, plans), then))
 
-    def look_at_output(self, uri: str, then: _Then) -> None:
+    def look_at_output(self, uri: str, then: _Then, store: Store | None = None) -> None:
         """Look at a file; `then` gets its `Stamp`, or None if there is none, or an error."""
-        self._tasks["read"].put((partial(stamp_or_none, self._store, uri), then))
+        self._tasks["read"].put((partial(stamp_or_none, store or self._store, uri), then))
 
     def read(self, work: Work, view: memoryview, then: _Then) -> None:
         """Read the referenced inputs of a request into `view`; `then` gets an `InputsTaken` or an error."""
         self._tasks["read"].put((partial(self._read, work, view), then))
 
-    def write(self, uri: str, outputs: dict[str, Array], then: _Then) -> None:
+    def write(self, uri: str, outputs: dict[str, Array], then: _Then, store: Store | None = None) -> None:
         """Write arrays to a file; `then` gets its `Stamp` or an error."""
-        self._tasks["write"].put((partial(self._write, uri, outputs), then))
+        self._tasks["write"].put((partial(self._write, uri, outputs, store or self._store), then))
+
+    def log_in(self, task: Callable[[], Any], then: _Then) -> None:
+        """Do something that waits for logins, apart from reading and writing; `then` gets its result."""
+        self._tasks["login"].put((task, then))
 
     def _run(self, kind: str) -> None:
         tasks = self._tasks[kind]
@@ -127,7 +132,8 @@ class Storage:
             return error
 
     def _finish(self, kind: str, then: _Then, result: Any, took_s: float) -> None:
-        self.busy_s[kind] += took_s
+        if kind in self.busy_s:
+            self.busy_s[kind] += took_s
         try:
             then(result, took_s)
         except Exception as error:
@@ -137,12 +143,12 @@ class Storage:
     # In the threads
 
     def _look(self, work: Work, plans: Plans) -> LookedAt:
-        stamps, files = look_at(self._store, work.plan.references)
+        stamps, files = look_at(work.store or self._store, work.plan.references)
         plan = plans.sized(work.plan, work.request, files)
         return LookedAt(stamps, plan, digest_of((), stamps))
 
     def _read(self, work: Work, view: memoryview) -> InputsTaken:
-        plan, segment = work.plan, work.segment
+        plan, segment, store = work.plan, work.segment, work.store or self._store
         assert segment is not None
         left = zip(work.stamps, plan.files, strict=True)
         for item, offsets in zip(plan.inputs, plan.offsets, strict=True):
@@ -151,22 +157,22 @@ class Storage:
                 places = zip(offsets, file.specs, strict=True)
                 views = [view[at : at + spec.nbytes] for at, spec in places]
                 uri = item.uri if item.spec is not None else split_member(item.uri)[0]
-                read_unchanged(self._store, uri, stamp, file, views)
+                read_unchanged(store, uri, stamp, file, views)
         bytes_in = plan.payload_bytes + sum(stamp.n_bytes for stamp in work.stamps)
         return InputsTaken(plan.areas(segment.id), bytes_in)
 
-    def _write(self, uri: str, outputs: dict[str, Array]) -> Stamp:
+    def _write(self, uri: str, outputs: dict[str, Array], store: Store) -> Stamp:
         """Write the outputs; once more if the storage may have recovered (a DataNode that was just lost)."""
         from yarn_accel.formats.npz_writer import npz_parts
 
         try:
-            self._store.write_atomic(uri, npz_parts(outputs))
+            store.write_atomic(uri, npz_parts(outputs))
         except StorageError as error:
             if not error.transient or self._is_closed:
                 raise
             logger.warning("writing once more: %s", error.message)
-            self._store.write_atomic(uri, npz_parts(outputs))
-        return self._store.stamp(uri)
+            store.write_atomic(uri, npz_parts(outputs))
+        return store.stamp(uri)
 
 
 def outputs_of(tensors: Sequence[tuple[str, Area]], view_of: Callable[[int], memoryview]) -> dict[str, Array]:

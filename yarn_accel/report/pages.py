@@ -120,14 +120,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], otherwise: s
     """A table.
 
     Args:
-        columns: names; those of numbers begin with ``>``.
+        columns: names; those of texts that stand for numbers begin with ``>``.
         rows: cells: text, `Markup`, `Cell`, or a sequence of texts and `Markup`, which is joined. Numbers are
-            set right, True and False become ok and FAILED, and None is an empty cell.
+            set right, as is the name above them, True and False become ok and FAILED, and None is empty.
         otherwise: the text where there are no rows.
     """
-    heads = [(name.lstrip(">"), "number" if name.startswith(">") else "") for name in columns]
-    styles = [style for _, style in heads]
+    styles = ["number" if name.startswith(">") else "" for name in columns]
     filled = [[_cell(value, style) for value, style in zip(row, styles, strict=True)] for row in rows]
+    for at, column in enumerate(zip(*filled, strict=True)):
+        if {cell.style for cell in column if cell.text is not None} == {"number"}:
+            styles[at] = "number"
+    heads = [(name.lstrip(">"), style) for name, style in zip(columns, styles, strict=True)]
     return macros(_HERE / "parts.html").filled_table(heads, filled, otherwise)  # type: ignore[no-any-return]
 
 

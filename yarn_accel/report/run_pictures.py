@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from yarn_accel.core.dags.outcome import DagRunOutcome
-from yarn_accel.core.tasks.outcome import FormSummary
+from yarn_accel.core.tasks.outcome import FormSummary, RunOutcome
 from yarn_accel.core.tasks.use_over_time import NodePlace, UseSteps
 from yarn_accel.report.charts import Bar
 from yarn_accel.report.figures import colour_of, cut_name, draw_gantt, draw_groups, draw_rate, drawing
@@ -61,30 +60,30 @@ def draw_use(use: Mapping[str, UseSteps], places: Mapping[str, NodePlace], path:
         grid[-1, 0].set_xlabel("s")
 
 
-def draw_tasks(outcome: DagRunOutcome, path: Path) -> None:
+def draw_tasks(outcome: RunOutcome, path: Path) -> None:
     """When each task ran: machines above, DAGs below; a colour for each DAG."""
-    machines = sorted({task.machine for task in outcome.tasks})
-    names = list(outcome.dags)
+    machines = sorted({task.node for task in outcome.tasks})
+    names = list(outcome.apps)
     colours = {name: colour_of(number) for number, name in enumerate(names)}
     is_labelled = len(outcome.tasks) <= _MOST_LABELLED
     size = (12, min(60.0, 2 + 0.28 * (len(machines) + len(names))))
     heights = {"height_ratios": [len(machines), len(names)]}
     with drawing(path, size, 2, sharex=True, gridspec_kw=heights) as (_, grid):
         above, below = grid[:, 0]
-        for axes, rows, attribute in ((above, machines, "machine"), (below, names, "dag")):
+        for axes, rows, attribute in ((above, machines, "node"), (below, names, "app")):
             bars = [
-                Bar(getattr(each, attribute), each.start_s, each.end_s, each.dag, each.task * is_labelled)
+                Bar(getattr(each, attribute), each.start_s, each.end_s, each.app, each.task * is_labelled)
                 for each in outcome.tasks
             ]
             draw_gantt(axes, rows, bars, colours)
         above.set_title(
-            f"{outcome.policy}: makespan {outcome.makespan_s:.6g} s, unfairness {outcome.unfairness:.3f}, "
+            f"{outcome.policy}: makespan {outcome.makespan_s:.6g} s, {outcome.fairness.words}, "
             f"utilisation {outcome.utilisation:.3f}"
         )
         below.set_xlabel("seconds")
 
 
-def draw_slowdowns(outcome: DagRunOutcome, limits: tuple[float, float], path: Path) -> None:
+def draw_slowdowns(outcome: RunOutcome, limits: tuple[float, float], path: Path) -> None:
     """SD over time of each DAG, a point for each decision.
 
     Args:

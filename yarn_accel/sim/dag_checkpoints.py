@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from yarn_accel.core.dags.outcome import DagRunOutcome
 from yarn_accel.core.dags.policies.base import DagPolicy
+from yarn_accel.core.tasks.outcome import RunOutcome
 from yarn_accel.errors import ConfigError
 from yarn_accel.sim.dag_simulator import DagSimulation
 from yarn_accel.sim.dag_world import DagWorld
@@ -26,7 +26,7 @@ def run_with_checkpoints(
     file: Path | None = None,
     show: Callable[[int], None] = lambda n_ended: None,
     every_s: float = _EVERY_S,
-) -> DagRunOutcome:
+) -> RunOutcome:
     """Run a world to its end.
 
     Args:

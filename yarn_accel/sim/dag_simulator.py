@@ -13,13 +13,21 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from yarn_accel.core.dags.events import DagEvent, DagSubmitted, MachineJoined
+from yarn_accel.core.dags.events import (
+    DagEvent,
+    DagSubmitted,
+    Decide,
+    MachineJoined,
+    ResourceLeft,
+    TaskEnded,
+    TaskStarted,
+)
 from yarn_accel.core.dags.model import DagId, task_id_of
-from yarn_accel.core.dags.outcome import DagOutcome, DagRunOutcome, DagTaskOutcome
 from yarn_accel.core.dags.policies.base import DagPolicy
 from yarn_accel.core.dags.slowdown_series import SlowdownSeries
 from yarn_accel.core.tasks.commands import EnqueueTask, TakeBackTask, TaskCommand
-from yarn_accel.core.tasks.events import Decide, EndReason, ResourceLeft, TaskEnded, TaskStarted
+from yarn_accel.core.tasks.events import EndReason
+from yarn_accel.core.tasks.outcome import AppOutcome, RunOutcome, TaskOutcome, dag_task_outcome
 from yarn_accel.core.tasks.values import Form, ResourceId, TaskId
 from yarn_accel.errors import AccelError
 from yarn_accel.sim.dag_inputs import InputArrival, with_inputs
@@ -87,8 +95,11 @@ class DagSimulation:
             for number, task in enumerate(each.dag.tasks)
         }
         self._without_own: set[DagId] = set()
-        self._reasons: dict[TaskId, str] = {}
-        self._ended: list[DagTaskOutcome] = []
+        #: Why each queued task is there, or what writes it; of one that runs all that is to be read of it.
+        self._reasons: dict[TaskId, str | Callable[[], str]] = {}
+        #: Since when each queued task is where it is.
+        self._placed_s: dict[TaskId, float] = {}
+        self._ended: list[TaskOutcome] = []
         self._n_interrupted = 0
         self._slowdowns = SlowdownSeries()
         #: Facts since the last checkpoint.
@@ -101,7 +112,7 @@ class DagSimulation:
         self._queue += [(each.arrival_s, _ARRIVE, each.dag_id) for each in world.dags]
         heapq.heapify(self._queue)
 
-    def run(self) -> DagRunOutcome:
+    def run(self) -> RunOutcome:
         """Go to the end.
 
         Raises:
@@ -127,10 +138,12 @@ class DagSimulation:
             for event in events:
                 self._policy.apply(event)
             self._decide()
-        self._start_heads()
+        while self._start_heads() and self._world.moves_when_placed:
+            # What comes next on these machines is queued there, and its files begin to move.
+            self._decide()
         return True
 
-    def outcome(self) -> DagRunOutcome:
+    def outcome(self) -> RunOutcome:
         """What the run amounts to; see `run`."""
         left = sum(each.n_left for each in self._dags.values())
         if left:
@@ -139,11 +152,13 @@ class DagSimulation:
                 cure="let a machine stay until the DAGs have ended",
             )
         dags = {
-            str(dag_id): DagOutcome(each.arrival.arrival_s, max(each.end_s), each.own_makespan_s)
+            str(dag_id): AppOutcome(
+                each.arrival.arrival_s, max(each.end_s), own_makespan_s=each.own_makespan_s
+            )
             for dag_id, each in self._dags.items()
         }
-        tasks = tuple(sorted(self._ended, key=lambda each: (each.start_s, each.machine, each.end_s)))
-        first_s = min(each.arrival_s for each in dags.values())
+        tasks = tuple(sorted(self._ended, key=lambda each: (each.start_s, each.node, each.end_s)))
+        first_s = min(each.start_s for each in dags.values())
         last_s = max(each.end_s for each in dags.values())
         there_s = sum(
             max(0.0, min(stay.leaves_s, last_s) - max(stay.joins_s, first_s)) for stay in self._world.machines
@@ -155,8 +170,14 @@ class DagSimulation:
             name: (*points, (dags[name].end_s, dags[name].slowdown))
             for name, points in self._slowdowns.by_dag(dags).items()
         }
-        return DagRunOutcome(
-            self._policy.name, dags, tasks, utilisation, moved, self._n_interrupted, slowdowns
+        return RunOutcome(
+            self._policy.name,
+            dags,
+            tasks,
+            utilisation=utilisation,
+            moved=moved,
+            interrupted=self._n_interrupted,
+            slowdowns=slowdowns,
         )
 
     # What happens
@@ -211,6 +232,7 @@ class DagSimulation:
                 for ready_s, parent in self._arrivals(task, name)
             ],
         )
+        self._placed_s.pop(task, None)
         heapq.heappush(self._queue, (at_s + seconds, _END, name))
         return TaskStarted(task, name, Form.CPU, at_s)
 
@@ -226,7 +248,7 @@ class DagSimulation:
         self.n_ended += 1
         of_dag = dag.arrival.dag.tasks[number].task
         self._ended.append(
-            DagTaskOutcome(dag.arrival.dag_id, of_dag, name, start_s, at_s, self._reasons.pop(task))
+            dag_task_outcome(dag.arrival.dag_id, of_dag, name, start_s, at_s, self._reason(task))
         )
         return TaskEnded(task, name, EndReason.DONE, at_s)
 
@@ -234,7 +256,7 @@ class DagSimulation:
 
     def _decide(self) -> None:
         commands = self._policy.apply(Decide(self.now_s))
-        values = self._policy.state.slowdowns(self.now_s) if self._slowdowns.is_next_kept else {}
+        values = self._policy.slowdowns.at(self.now_s) if self._slowdowns.is_next_kept else {}
         self._facts.append(["decide", self.now_s, values])
         self._slowdowns.add(self.now_s, values)
         self.n_decisions += 1
@@ -253,36 +275,56 @@ class DagSimulation:
         machine = self._machines[command.resource]
         if isinstance(command, TakeBackTask):
             machine.queue.remove(command.task)
+            self._placed_s.pop(command.task, None)
         elif isinstance(command, EnqueueTask):
             machine.queue.insert(command.position, command.task)
-            self._reasons[command.task] = command.reason
+            self._reasons[command.task] = command.why
+            self._placed_s[command.task] = self.now_s
         else:
             raise AccelError(f"policy {self._policy.name} ordered {command}, which no worker of DAGs does")
 
-    def _start_heads(self) -> None:
+    def _reason(self, task: TaskId) -> str:
+        why = self._reasons[task]
+        return why if isinstance(why, str) else why()
+
+    def _start_heads(self) -> bool:
+        """Start what can; says whether there was anything."""
+        has_started = False
         for name, machine in self._machines.items():
             if machine.running is None and machine.queue and machine.is_there:
                 head = machine.queue[0]
                 ready_s = self._ready_s(head, name)
                 if ready_s <= self.now_s:
                     machine.queue.pop(0)
-                    for event in self._fact("start", name, head, self._reasons[head]):
+                    has_started = True
+                    for event in self._fact("start", name, head, self._reason(head)):
                         self._policy.apply(event)
                 elif ready_s < math.inf and ready_s != machine.wakes_s:
                     machine.wakes_s = ready_s
                     heapq.heappush(self._queue, (ready_s, _WAKE, name))
+        return has_started
 
     def _ready_s(self, task: TaskId, name: ResourceId) -> float:
         """When a task's inputs are on a machine; infinite while a parent has not ended."""
-        dag, _ = self._place_of[task]
-        return max([dag.arrival.arrival_s, *(at_s for at_s, _ in self._arrivals(task, name))])
+        ready_s = self._place_of[task][0].arrival.arrival_s
+        for at_s, _ in self._arrivals(task, name):
+            if at_s > ready_s:
+                ready_s = at_s
+        return ready_s
 
-    def _arrivals(self, task: TaskId, name: ResourceId) -> Iterator[tuple[float, int]]:
+    def _arrivals(self, task: TaskId, name: ResourceId) -> list[tuple[float, int]]:
         """When what each parent makes is on a machine, and the parent."""
         dag, number = self._place_of[task]
-        for parent, n_bytes in dag.arrival.dag.parents[number]:
-            far_s = 0.0 if dag.hosts[parent] == name else n_bytes / self._world.bandwidth_bytes_per_s
-            yield dag.end_s[parent] + far_s, parent
+        if not (parents := dag.arrival.dag.parents[number]):
+            return []
+        moves_s = self._placed_s.get(task, self.now_s) if self._world.moves_when_placed else -math.inf
+        hosts, ends_s, found = dag.hosts, dag.end_s, []
+        for parent, n_bytes in parents:
+            end_s = ends_s[parent]
+            if hosts[parent] != name:
+                end_s = max(end_s, moves_s) + n_bytes / self._world.bandwidth_bytes_per_s
+            found.append((end_s, parent))
+        return found
 
     # Checkpoints
 
@@ -293,7 +335,8 @@ class DagSimulation:
         document = {
             "facts": facts,
             "plan": self._policy.plan_document(),
-            "reasons": {task: self._reasons[task] for task in queued},
+            "reasons": {task: self._reason(task) for task in queued},
+            "placed_s": self._placed_s,
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -311,6 +354,7 @@ class DagSimulation:
         for name, tasks in plan["published"].items():
             self._machines[ResourceId(name)].queue = [TaskId(task) for task in tasks]
         self._reasons.update((TaskId(task), reason) for task, reason in document["reasons"].items())
+        self._placed_s = {TaskId(task): at_s for task, at_s in document.get("placed_s", {}).items()}
         # What takes no time and began now has still to end now.
         self._queue = [each for each in self._queue if each[:2] == (self.now_s, _END) or each[0] > self.now_s]
         heapq.heapify(self._queue)
@@ -329,6 +373,6 @@ class DagSimulation:
             self._policy.apply(event)
 
 
-def simulate_dags(world: DagWorld, policy: DagPolicy) -> DagRunOutcome:
+def simulate_dags(world: DagWorld, policy: DagPolicy) -> RunOutcome:
     """Run a world to its end; see `DagSimulation.run`."""
     return DagSimulation(world, policy).run()

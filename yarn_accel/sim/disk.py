@@ -23,6 +23,7 @@ class Reader(Generic[Owner]):
     Attributes:
         owner: whose it is.
         limit_bytes_per_s: the most it can use.
+        rate_bytes_per_s: what it gets now.
         is_alone: nobody else has read so far while it did.
         started_s: when it began.
         end_s: when it will have read all, as things stand.
@@ -30,12 +31,12 @@ class Reader(Generic[Owner]):
 
     __slots__ = (
         "_left_bytes",
-        "_rate_bytes_per_s",
         "_since_s",
         "end_s",
         "is_alone",
         "limit_bytes_per_s",
         "owner",
+        "rate_bytes_per_s",
         "started_s",
     )
 
@@ -46,16 +47,14 @@ class Reader(Generic[Owner]):
         self.started_s = now_s
         self.end_s = math.inf
         self._left_bytes = size_bytes
-        self._rate_bytes_per_s = 0.0
+        self.rate_bytes_per_s = 0.0
         self._since_s = now_s
 
     def set_rate(self, bytes_per_s: float, now_s: float) -> None:
         """Go on at another rate from now."""
-        if bytes_per_s == self._rate_bytes_per_s:
-            return
-        self._left_bytes -= self._rate_bytes_per_s * (now_s - self._since_s)
+        self._left_bytes -= self.rate_bytes_per_s * (now_s - self._since_s)
         self._since_s = now_s
-        self._rate_bytes_per_s = bytes_per_s
+        self.rate_bytes_per_s = bytes_per_s
         self.end_s = now_s + max(self._left_bytes, 0.0) / bytes_per_s
 
 
@@ -134,7 +133,8 @@ class SharedDisk(Generic[Owner]):
             limit = reader.limit_bytes_per_s
             share = left / n_left
             rate = limit if limit <= share else share
-            reader.set_rate(rate, now_s)
+            if rate != reader.rate_bytes_per_s:
+                reader.set_rate(rate, now_s)
             left -= rate
             n_left -= 1
             io += rate

@@ -9,32 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Generator
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import simpy
 from simpy.events import EventPriority
 
-from yarn_accel.core.tasks.commands import (
-    EndTask,
-    EnqueueTask,
-    StartTask,
-    TakeBackTask,
-    TaskCommand,
-    TaskPolicy,
-)
-from yarn_accel.core.tasks.events import (
-    AppSubmitted,
-    Decide,
-    EndReason,
-    IoSampled,
-    ResourceJoined,
-    TaskEnded,
-    TaskEvent,
-    TaskMeasurement,
-    TasksReady,
-    TaskStarted,
-)
+from yarn_accel.core.tasks.commands import PLACING, EndTask, EnqueueTask, StartTask, TakeBackTask, TaskCommand
+from yarn_accel.core.tasks.events import EndReason, IoSampled, TaskMeasurement
+from yarn_accel.core.tasks.learning import FigureStore
 from yarn_accel.core.tasks.outcome import RunOutcome, TaskOutcome, outcome_of
+from yarn_accel.core.tasks.policy import TaskPolicy
+from yarn_accel.core.tasks.table import TaskTable
 from yarn_accel.core.tasks.values import TaskId
 from yarn_accel.errors import AccelError
 from yarn_accel.sim.disk import Reader, SharedDisk
@@ -44,6 +30,11 @@ from yarn_accel.sim.world import World
 _AFTER_ALL_ELSE = EventPriority(2)
 #: So many heartbeats without an order while nothing runs: the policy will never start what waits.
 _MOST_IDLE_HEARTBEATS = 1000
+
+
+def _perform(event: simpy.Event) -> None:
+    act, args = cast("tuple[Callable[..., None], tuple[Any, ...]]", event.value)
+    act(*args)
 
 
 class _MomentEnd(simpy.Event):
@@ -58,12 +49,30 @@ class _MomentEnd(simpy.Event):
 
 
 class Simulation:
-    """One run of a world under one policy."""
+    """One run of a world under one policy.
 
-    def __init__(self, world: World, policy: TaskPolicy, watched: Collection[str] = ()) -> None:
+    Args:
+        shuffle: reorders the facts that come with one heartbeat; for tests.
+
+    Attributes:
+        table: what the policy reads: the world as nodes report it.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        policy: TaskPolicy,
+        watched: Collection[str] = (),
+        figures: FigureStore | None = None,
+        shuffle: Callable[[list[Callable[[], None]]], None] = lambda facts: None,
+    ) -> None:
+        self.table = TaskTable()
+        self._shuffle = shuffle
         self._env = simpy.Environment()
         self._world = world
         self._policy = policy
+        self._figures = figures if figures is not None else FigureStore()
+        policy.follow(self.table)
         self._overhead_s = world.options.overhead_s
         self._heartbeat_s = world.options.heartbeat_s
         self._sample_interval_s = world.options.sample_interval_s
@@ -80,7 +89,7 @@ class Simulation:
         self._app_of: dict[TaskId, SimulatedApp] = {}
         self._ended: list[TaskOutcome] = []
         self._changed: list[SimulatedNode] = []
-        self._unreported: list[TaskEvent] = []
+        self._unreported: list[Callable[[], None]] = []
         self._is_moment_open = False
         self._is_news = False
 
@@ -91,7 +100,7 @@ class Simulation:
             AccelError: the policy ordered the impossible, or left tasks that it could have started.
         """
         for node in self._nodes.values():
-            self._policy.apply(ResourceJoined(node.spec, 0.0))
+            self.table.join(self.table.add_worker(node.spec.resource), node.spec)
         for app in self._apps:
             self._after(app.start_s, self._submit, app)
         if self._heartbeat_s:
@@ -112,8 +121,7 @@ class Simulation:
     # What happens
 
     def _after(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
-        timeout = self._env.timeout(delay_s)
-        timeout.callbacks.append(lambda _: act(*args))
+        simpy.Timeout(self._env, delay_s, (act, args)).callbacks.append(_perform)
 
     def _submit(self, app: SimulatedApp) -> None:
         now_s = self._env.now
@@ -121,8 +129,8 @@ class Simulation:
         tasks = tuple(app.tasks())
         app.waiting.update(tasks)
         self._app_of.update(dict.fromkeys(tasks, app))
-        self._policy.apply(AppSubmitted(app.spec, now_s))
-        self._policy.apply(TasksReady(app.spec.app, tasks, now_s))
+        self.table.add_tasks(self.table.submit(app.spec, now_s), tasks)
+        self.table.announce(now_s)
         self._open_moment()
 
     def _start(self, queued: QueuedTask, node: SimulatedNode) -> None:
@@ -132,7 +140,7 @@ class Simulation:
         running = RunningTask(queued, node, figures, now_s)
         node.take(running)
         self._change(node)
-        self._report(TaskStarted(queued.task, node.spec.resource, queued.form, now_s))
+        self._report(partial(self._note_start, queued.task, now_s))
         if self._overhead_s:
             self._after(self._overhead_s, self._read, running)
         else:
@@ -208,7 +216,7 @@ class Simulation:
             now_s - computes_since_s,
             running.is_alone,
         )
-        self._report(TaskEnded(queued.task, node.spec.resource, EndReason.DONE, now_s, measured))
+        self._report(partial(self._note_end, queued.task, EndReason.DONE, now_s, measured))
         self._ended.append(
             TaskOutcome(
                 queued.app.spec.app,
@@ -250,20 +258,41 @@ class Simulation:
             self._has_read(reader.owner)
         self._set_timer(node)
 
-    # The policy
+    # What the policy knows
 
-    def _report(self, event: TaskEvent) -> None:
+    def _report(self, fact: Callable[[], None]) -> None:
         if self._heartbeat_s:
-            self._unreported.append(event)
+            self._unreported.append(fact)
         else:
-            self._policy.apply(event)
+            fact()
             self._open_moment()
+
+    def _note_start(self, task: TaskId, now_s: float) -> None:
+        held = self.table.tasks[task].assignment
+        assert held is not None
+        self.table.begin(held, now_s, now_s)
+
+    def _note_end(
+        self, task: TaskId, end: EndReason, now_s: float, measured: TaskMeasurement | None = None
+    ) -> None:
+        held = self.table.tasks[task].assignment
+        assert held is not None
+        if measured is not None:
+            self._policy.learn(self.table, self._figures, held, measured, now_s - held.since_s)
+        self.table.settle(held, end, now_s)
+        self.table.announce(now_s)
+        if not held.app.n_open:
+            self.table.remove_app(held.app)
+
+    def _note_sample(self, sample: IoSampled) -> None:
+        self.table.sample(self.table.workers[sample.resource], sample)
 
     def _change(self, node: SimulatedNode) -> None:
         if not node.is_changed:
             node.is_changed = True
             self._changed.append(node)
-        self._open_moment()
+        if not self._is_moment_open:
+            self._open_moment()
 
     def _open_moment(self) -> None:
         if not self._is_moment_open:
@@ -288,8 +317,12 @@ class Simulation:
         for node in changed:
             node.is_changed = False
             if not self._sample_interval_s:
-                self._policy.apply(self._sample(node))
-        commands = self._policy.apply(Decide(now_s))
+                self._note_sample(self._sample(node))
+        commands = []
+        for command in self._policy.plan(self.table, self._figures, now_s):
+            self._check(command)
+            self.table.enact(command, now_s)
+            commands.append(command)
         for command in commands:
             self._carry_out(command)
         for node in self._changed:
@@ -307,9 +340,10 @@ class Simulation:
         n_idle = 0
         while any(app.n_left for app in self._apps) and n_idle < _MOST_IDLE_HEARTBEATS:
             yield self._env.timeout(self._heartbeat_s)
-            events, self._unreported = self._unreported, []
-            for event in events:
-                self._policy.apply(event)
+            facts, self._unreported = self._unreported, []
+            self._shuffle(facts)
+            for fact in facts:
+                fact()
             has_ordered = self._decide()
             n_idle = 0 if has_ordered or self._is_busy() else n_idle + 1
 
@@ -330,15 +364,28 @@ class Simulation:
             for name, node in self._nodes.items():
                 before, totals[name] = totals[name], node.disk.total_bytes(self._env.now)
                 mean = (totals[name] - before) / (2 * half_s)
-                self._report(IoSampled(name, mean, n_readers[name], middle_s, self._env.now))
+                sample = IoSampled(name, mean, n_readers[name], middle_s, self._env.now)
+                self._report(partial(self._note_sample, sample))
             n_idle = 0 if self._is_busy() else n_idle + 1
 
     # Its orders
 
-    def _carry_out(self, command: TaskCommand) -> None:
-        node = self._nodes.get(command.resource)
-        if node is None:
+    def _check(self, command: TaskCommand) -> None:
+        """Refuse what contradicts the table, before it is there."""
+        task, worker = self.table.tasks.get(command.task), self.table.workers.get(command.resource)
+        if worker is None:
             raise self._impossible(command, "there is no such node")
+        if isinstance(command, PLACING):
+            if task is None or task.id not in task.app.ready:
+                raise self._impossible(command, "the task does not wait")
+            demand = task.app.demand(command.form)
+            if demand is None:
+                raise self._impossible(command, "its application has no such form")
+            if isinstance(command, StartTask) and not worker.fits(demand):
+                raise self._impossible(command, "it does not fit there now")
+
+    def _carry_out(self, command: TaskCommand) -> None:
+        node = self._nodes[command.resource]
         if isinstance(command, StartTask):
             queued = self._queued(command)
             if not node.fits(queued.app.demands[command.form]):
@@ -353,11 +400,9 @@ class Simulation:
             self._stop(command, node)
 
     def _queued(self, command: StartTask | EnqueueTask) -> QueuedTask:
-        app = self._app_of.get(command.task)
-        if app is None or command.task not in app.waiting:
+        app = self._app_of[command.task]
+        if command.task not in app.waiting:
             raise self._impossible(command, "the task does not wait")
-        if command.form not in app.demands:
-            raise self._impossible(command, "its application has no such form")
         app.waiting.remove(command.task)
         predicted_s = command.predicted_s if isinstance(command, StartTask) else None
         return QueuedTask(app, command.task, command.form, command.reason, predicted_s)
@@ -376,7 +421,7 @@ class Simulation:
                 node.queue.remove(queued)
                 queued.app.waiting.add(task)
                 self._is_news = True
-                self._report(TaskEnded(task, node.spec.resource, EndReason.TAKEN_BACK, self._env.now))
+                self._report(partial(self._note_end, task, EndReason.TAKEN_BACK, self._env.now))
                 return
 
     def _stop(self, command: EndTask, node: SimulatedNode) -> None:
@@ -392,8 +437,7 @@ class Simulation:
         app = running.queued.app
         app.waiting.add(command.task)
         self._is_news = True
-        self._report(TaskEnded(command.task, node.spec.resource, EndReason.CANCELLED, now_s))
-        self._report(TasksReady(app.spec.app, (command.task,), now_s))
+        self._report(partial(self._note_end, command.task, EndReason.CANCELLED, now_s))
         self._start_queued(node)
 
     def _impossible(self, command: TaskCommand, why: str) -> AccelError:
@@ -402,15 +446,18 @@ class Simulation:
         )
 
 
-def simulate(world: World, policy: TaskPolicy, watched: Collection[str] = ()) -> RunOutcome:
+def simulate(
+    world: World, policy: TaskPolicy, watched: Collection[str] = (), figures: FigureStore | None = None
+) -> RunOutcome:
     """Run a world under a policy.
 
     Args:
         world: what there is; its `policy` names the object.
-        policy: a new one.
+        policy: who decides.
         watched: names of nodes whose use over time is wanted.
+        figures: what is believed of applications; the policy learns into it.
 
     Raises:
         AccelError: as `Simulation.run`.
     """
-    return Simulation(world, policy, watched).run()
+    return Simulation(world, policy, watched, figures).run()

@@ -19,6 +19,7 @@ from yarn_accel.core.tasks.values import (
     ResourceId,
     ResourceSpec,
 )
+from yarn_accel.core.units import MAX_BYTES, MAX_SECONDS
 from yarn_accel.errors import ConfigError
 
 _MB = 1e6
@@ -26,8 +27,18 @@ _GB = 1e9
 _MOST_TASKS = 1_000_000
 _MOST_NODES = 10_000
 _FORBID = ConfigDict(frozen=True, extra="forbid")
-_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_LEAST_MB = 1e-6
+_LEAST_TIME_S = 1e-6
+_MOST_MB = MAX_BYTES / _MB
+#: Shorter steps, and smaller pieces, make more events than a simulation gets through.
+_LEAST_STEP_S = 1e-3
+_MOST_PIECES = 1_000_000
+_RATE_TOLERANCE = 0.1
+_Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
+_Rate = Annotated[float, Field(ge=_LEAST_MB, le=1e9)]
+_Megabytes = Annotated[float, Field(ge=_LEAST_MB, le=_MOST_MB)]
+_Gigabytes = Annotated[float, Field(ge=0, le=1e9)]
+_Count = Annotated[int, Field(ge=0, le=1_000_000)]
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
 
@@ -36,9 +47,11 @@ class DiskEntry(BaseModel):
 
     model_config = _FORBID
 
-    bandwidth_mb_s: _Above0 = Field(description="B, what one reader gets at most; MB are 10^6 bytes")
-    gamma: _Seconds = Field(0.0, description="capacity with n readers: bandwidth / (1 + gamma * (n - 1))")
-    declared_mb_s: _Above0 | None = Field(
+    bandwidth_mb_s: _Rate = Field(description="B, what one reader gets at most; MB are 10^6 bytes")
+    gamma: float = Field(
+        0.0, ge=0, le=1000, description="capacity with n readers: bandwidth / (1 + gamma * (n - 1))"
+    )
+    declared_mb_s: _Rate | None = Field(
         None, description="the B that the policy believes in; default: bandwidth_mb_s"
     )
 
@@ -50,9 +63,9 @@ class NodeEntry(BaseModel):
 
     name: _Name = Field("node", description="nodes are called NAME-1, NAME-2, ...")
     count: int = Field(1, ge=1, le=_MOST_NODES, description="how many")
-    cores: int = Field(ge=1, description="cores; each task takes at least one")
-    gpus: int = Field(0, ge=0, description="GPUs")
-    memory_gb: _Above0 = Field(1e6, description="memory for tasks; default: more than they need")
+    cores: _Count = Field(ge=1, description="cores; each task takes at least one")
+    gpus: _Count = Field(0, description="GPUs")
+    memory_gb: _Gigabytes = Field(1e6, gt=0, description="memory for tasks; default: more than they need")
     accelerator: str = Field("", description="kind of the GPUs, for `accelerators` of applications")
     disk: str = Field("disk", description="which of `disks`")
 
@@ -69,6 +82,8 @@ class Times(BaseModel):
     def _takes_time(self) -> Times:
         if self.read_s + self.compute_s <= 0:
             raise ValueError("read_s and compute_s are both 0: a task takes time; give one of them")
+        if self.read_s + self.compute_s < _LEAST_TIME_S:
+            raise ValueError(f"read_s and compute_s are less than {_LEAST_TIME_S:g} s together; give more")
         return self
 
     @property
@@ -80,8 +95,8 @@ class Times(BaseModel):
 class CpuForm(Times):
     """The CPU form of an application's tasks."""
 
-    cores: int = Field(1, ge=1, description="cores that a task takes")
-    memory_gb: _Seconds = Field(0.0, description="memory that a task takes")
+    cores: _Count = Field(1, ge=1, description="cores that a task takes")
+    memory_gb: _Gigabytes = Field(0.0, description="memory that a task takes")
 
     @property
     def demand(self) -> FormDemand:
@@ -92,7 +107,7 @@ class CpuForm(Times):
 class GpuForm(CpuForm):
     """The GPU form of an application's tasks."""
 
-    gpus: int = Field(1, ge=1, description="GPUs that a task takes, beside its cores")
+    gpus: _Count = Field(1, ge=1, description="GPUs that a task takes, beside its cores")
 
     @property
     def demand(self) -> FormDemand:
@@ -110,8 +125,8 @@ class AppEntry(BaseModel):
     start_s: _Seconds | None = Field(
         None, description="when it is submitted; default: apps_start_every_s after the one before"
     )
-    priority: int = Field(0, description="higher ones are served first")
-    split_mb: _Above0 = Field(description="V, what one task reads")
+    priority: int = Field(0, ge=-(10**6), le=10**6, description="higher ones are served first")
+    split_mb: _Megabytes = Field(description="V, what one task reads")
     cpu: CpuForm | None = Field(None, description="its CPU form")
     gpu: GpuForm | None = Field(None, description="its GPU form")
     accelerators: dict[str, Times] = Field(
@@ -166,9 +181,21 @@ class Options(BaseModel):
     sample_interval_s: _Seconds = Field(
         0.0, description="TotalIO is the mean of so long, of whose middle it is known; 0: always as it is"
     )
-    read_piece_mb: _Seconds = Field(
-        0.0, description="splits are read in pieces of so much, each as fast as the disk gives it; 0: evenly"
+    read_piece_mb: float = Field(
+        0.0,
+        ge=0,
+        le=_MOST_MB,
+        description="splits are read in pieces of so much, each as fast as the disk gives it; 0: evenly",
     )
+
+    @model_validator(mode="after")
+    def _steps_are_not_too_short(self) -> Options:
+        for key in ("heartbeat_s", "sample_interval_s"):
+            if 0 < getattr(self, key) < _LEAST_STEP_S:
+                raise ValueError(
+                    f"{key}: must be 0 or at least {_LEAST_STEP_S:g}, not {getattr(self, key):g}"
+                )
+        return self
 
 
 class World(BaseModel):
@@ -199,10 +226,33 @@ class World(BaseModel):
             raise ValueError(f"apps: more than {_MOST_TASKS} tasks in all; give fewer")
         if sum(node.count for node in self.nodes) > _MOST_NODES:
             raise ValueError(f"nodes: more than {_MOST_NODES} in all; give fewer")
+        self._check_reads()
         for app in self.apps:
             if not any(self._serves(node, each.demand) for node in self.nodes for each in app.forms.values()):
                 raise ValueError(_nobody_serves(app, self.nodes))
         return self
+
+    def _check_reads(self) -> None:
+        """A task alone reads no faster than the fastest disk, and in no more pieces than can be simulated."""
+        fastest_mb_s = max(self.disks[node.disk].bandwidth_mb_s for node in self.nodes)
+        piece_mb = self.options.read_piece_mb
+        for app in self.apps:
+            if piece_mb and app.split_mb / piece_mb > _MOST_PIECES:
+                raise ValueError(
+                    f"options.read_piece_mb: {app.name} reads {app.split_mb:g} MB in more than "
+                    f"{_MOST_PIECES} pieces of {piece_mb:g} MB; give at least "
+                    f"{app.split_mb / _MOST_PIECES:g}, or 0"
+                )
+            for form, times in (*app.forms.items(), *app.accelerators.items()):
+                least_s = app.split_mb / fastest_mb_s
+                # Rates are often given in few digits.
+                if 0 < times.read_s < least_s * (1 - _RATE_TOLERANCE):
+                    place = form.value if isinstance(form, Form) else f"accelerators.{form}"
+                    raise ValueError(
+                        f"apps: {app.name}: {place}.read_s: {app.split_mb:g} MB in {times.read_s:g} s is "
+                        f"faster than every disk of the nodes, {fastest_mb_s:g} MB/s at most; "
+                        f"give at least {least_s:.6g}"
+                    )
 
     @staticmethod
     def _serves(node: NodeEntry, demand: FormDemand) -> bool:
@@ -260,7 +310,7 @@ def world_of(values: Mapping[str, Any], place: str) -> World:
     try:
         return World.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{place}: {complaints(error, World)}") from None
+        raise ConfigError(f"{place}: {complaints(error, World, values)}") from None
 
 
 def load_world(path: Path) -> World:

@@ -12,10 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.core.tasks.values import Form
+from yarn_accel.core.units import MAX_BYTES, MAX_SECONDS
 from yarn_accel.errors import AccelError, ConfigError, RejectedError
 from yarn_accel.operations import OPERATIONS, get
-from yarn_accel.tasks.operation_params import check_params
+from yarn_accel.operations.operation import Operation
 from yarn_accel.uris import is_uri, split_uri
+from yarn_accel.wire import TensorSpec
 
 _FORBID = ConfigDict(frozen=True, extra="forbid")
 _MIB = 1024 * 1024
@@ -85,12 +87,12 @@ class FormTimes(BaseModel):
     model_config = _FORBID
 
     read_s: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="seconds in which it reads its split, before it computes"
+        0.0, ge=0, le=MAX_SECONDS, description="seconds in which it reads its split, before it computes"
     )
     compute_s: float = Field(
         0.0,
         ge=0,
-        allow_inf_nan=False,
+        le=MAX_SECONDS,
         description="seconds after that; 0 for a form that reads all along, as a streaming mapper does",
     )
 
@@ -109,7 +111,7 @@ class DeclaredFigures(BaseModel):
     split_bytes: float | None = Field(
         None,
         gt=0,
-        allow_inf_nan=False,
+        le=MAX_BYTES,
         description="bytes that one task reads; default: the application's split_bytes",
     )
     cpu: FormTimes | None = Field(None, description="read_s and compute_s of the CPU form")
@@ -144,12 +146,12 @@ class AppConfig(BaseModel):
     priority: int = Field(0, ge=-1000, le=1000, description="higher ones are served first")
     max_attempts: int = Field(4, ge=1, le=100, description="a task that fails so often fails the application")
     timeout_s: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="an attempt that runs longer has failed; 0: no limit"
+        0.0, ge=0, le=MAX_SECONDS, description="an attempt that runs longer has failed; 0: no limit"
     )
     silence_timeout_s: float = Field(
         600.0,
         ge=0,
-        allow_inf_nan=False,
+        le=MAX_SECONDS,
         description="so has one that reads, writes and reports nothing for so long; 0: no limit",
     )
     memory_mib: int = Field(512, ge=1, le=2**24, description="an attempt that occupies more has failed")
@@ -341,3 +343,38 @@ def _check_operation(name: str, params: Mapping[str, Any]) -> None:
         raise ValueError(error.message) from None
     except (TypeError, ValueError) as error:
         raise ValueError(f"params: {error}") from None
+
+
+_ORDER = 1 << 20
+_SQUARE = TensorSpec("<f8", (_ORDER, _ORDER))
+_PIVOTS = TensorSpec("<i4", (_ORDER,))
+#: Inputs, so large that no parameter is too large for them; an operation takes some of these.
+_INPUTS = (
+    (_SQUARE,),
+    (_SQUARE, _SQUARE),
+    (_SQUARE, _PIVOTS, _SQUARE),
+    (_SQUARE, _SQUARE, _PIVOTS),
+    (TensorSpec("|u1", (_ORDER,)), TensorSpec("<i8", (1,))),
+)
+
+
+def check_params(operation: Operation, params: Mapping[str, Any]) -> None:
+    """Refuse parameters that the operation refuses whatever its inputs are.
+
+    An operation checks parameters and inputs together, so it is asked with inputs of several kinds. One that
+    takes none of them judges its parameters when a task runs.
+
+    Raises:
+        RejectedError: ``bad-parameter``, as the operation says it.
+    """
+    refusals = []
+    for specs in _INPUTS:
+        try:
+            operation.check(operation.computed_specs(specs, params), params)
+        except RejectedError as error:
+            refusals.append(error)
+        else:
+            return
+    bad = [error for error in refusals if error.code == "bad-parameter"]
+    if bad:
+        raise bad[0]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +23,6 @@ from yarn_accel.storage import Store
 from yarn_accel.tasks.archives import package_archive
 from yarn_accel.tasks.dag_handle import DagHandle
 from yarn_accel.tasks.dag_planning import plan_dag, with_uris
-from yarn_accel.tasks.function_names import function_name
 from yarn_accel.tasks.inline_dag import run_inline
 from yarn_accel.tasks.service_link import ClusterLink, ServiceLink
 from yarn_accel.tasks.submission import submit_definition
@@ -205,3 +206,46 @@ class DagBuilder:
             raise ConfigError(f"DAG {document['name']}: {complaints(error, DagFile)}") from None
         named = with_uris(file, Path.cwd(), f"DAG {document['name']}")
         return plan_dag(named, classes[priority_class], store, dag_id)
+
+
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z", re.ASCII)
+
+
+def function_name(function: Callable[..., Any] | str) -> str:
+    """A function as MODULE:NAME, by which a worker finds it.
+
+    >>> from posixpath import join
+    >>> function_name(join), function_name("mypackage.steps:clean")
+    ('posixpath:join', 'mypackage.steps:clean')
+
+    Raises:
+        ConfigError: nobody else could import it: a lambda, a function within another one, a method, one of
+            the program itself; says what to do.
+    """
+    if isinstance(function, str):
+        if not _NAME.match(function):
+            raise ConfigError(f"function {function[:200]!r}: expected MODULE:NAME")
+        return function
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not module or not name:
+        raise ConfigError(
+            f"{type(function).__name__} {str(function)[:100]}: is no function of a module",
+            cure="write a function with `def` in a module, and give what differs as arguments",
+        )
+    if "<lambda>" in name or "<locals>" in name or "." in name:
+        what = "a lambda" if "<lambda>" in name else "a method" if "<locals>" not in name else "a closure"
+        raise ConfigError(
+            f"{module}:{name} is {what}, which nobody can import",
+            cure="write a function at the top of a module, and give what differs as arguments",
+        )
+    if module == "__main__":
+        raise ConfigError(
+            f"{name} is a function of the program itself, which workers do not have",
+            cure="move it to a module of a package, and name that package in `packages`",
+        )
+    if getattr(sys.modules.get(module), name, None) is not function:
+        raise ConfigError(
+            f"{module}:{name} is another object than this function",
+            cure="give the name under which the module has it, as text: MODULE:NAME",
+        )
+    return f"{module}:{name}"

@@ -74,12 +74,20 @@ def with_uris(file: DagFile, folder: Path, place: str) -> DagFile:
         raise ConfigError(f"{place}: {error.message}", cure=error.cure) from None
 
 
-def plan_dag(file: DagFile, priority_class: PriorityClass, storage: Store, dag_id: str = "") -> AppDefinition:
+def plan_dag(
+    file: DagFile,
+    priority_class: PriorityClass,
+    storage: Store,
+    dag_id: str = "",
+    *,
+    is_resumed: bool = False,
+) -> AppDefinition:
     """All tasks of a DAG.
 
     Args:
         file: with URIs, as `load_dag_file` reads it.
         dag_id: its name in the service; default: its own.
+        is_resumed: its output folder may be there already.
 
     Raises:
         ConfigError: something is missing, twice, too much or in the way, or waits for itself; names the task
@@ -92,7 +100,7 @@ def plan_dag(file: DagFile, priority_class: PriorityClass, storage: Store, dag_i
     _check_shipped(files, archives, file, storage)
     _check_programs(file, [name for name, _ in files], archives)
     tasks = _tasks(app, file, tuple(name for name, _ in archives))
-    _check_places(file, storage)
+    _check_places(file, storage, is_resumed=is_resumed)
     demand = FormDemand(1, 0, file.memory_mib * _MIB)
     definition = AppDefinition(
         AppSpec(app, file.name or app, 0, len(tasks), {Form.CPU: demand}),
@@ -105,6 +113,7 @@ def plan_dag(file: DagFile, priority_class: PriorityClass, storage: Store, dag_i
         tuple(sorted(file.environment.items())),
         (*files, *archives),
         DagTerms(priority_class, file.may_interrupt),
+        is_resumed,
     )
     check_definition(definition)
     return definition
@@ -271,7 +280,7 @@ def _check_shipped(
             check_archive(Path(path))
 
 
-def _check_places(file: DagFile, storage: Store) -> None:
+def _check_places(file: DagFile, storage: Store, *, is_resumed: bool) -> None:
     """Refuse inputs that are not there, and an output folder that is."""
     used = {name for task in file.tasks for name in task.inputs if name in file.inputs}
     if len(used) > MOST_EDGES:
@@ -285,4 +294,5 @@ def _check_places(file: DagFile, storage: Store) -> None:
     with concurrent.futures.ThreadPoolExecutor(_N_THREADS) as pool:
         list(pool.map(check, sorted(used)))
     if file.output:
-        check_output_place(file.output, (file.inputs[name].uri for name in used), storage)
+        inputs = (file.inputs[name].uri for name in used)
+        check_output_place(file.output, inputs, storage, may_exist=is_resumed)

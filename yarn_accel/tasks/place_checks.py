@@ -56,14 +56,16 @@ def check_shipped(
             raise ConfigError(f"{key}: {path} may not be executed", cure=f"chmod +x {path}")
 
 
-def check_output_place(output: str, inputs: Iterable[str], storage: Store) -> None:
+def check_output_place(
+    output: str, inputs: Iterable[str], storage: Store, *, may_exist: bool = False
+) -> None:
     """Refuse an output folder that is there already, or lies in an input."""
     for each in inputs:
         if each and _is_within(output, each):
             raise ConfigError(
                 f"output: {output} lies in the input {each}", cure="give a folder outside the input"
             )
-    if storage.exists(output):
+    if not may_exist and storage.exists(output):
         raise ConfigError(
             f"output: {output} is there already", cure="give another folder, or delete this one"
         )

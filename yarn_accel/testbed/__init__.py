@@ -6,6 +6,7 @@
 ``preflight``        what the machine must have first, and which numbers are free
 ``software``         Hadoop's jars, fetched by Maven, and one class data archive for all JVMs
 ``settings``         the configuration that daemons, clients and pipeline servers read
+``kerberos``         a realm with its KDC, keytabs and certificate, and logins to web pages
 ``processes``        the cluster's processes, found by their mark
 ``backends``         the back end of each mode: makes the nodes, runs and disturbs them; taking down
 ``host_nodes``       the back ends of loopback and netns mode

@@ -109,6 +109,8 @@ def check_machine(mode: NetworkMode, options: UpOptions, paths: ClusterPaths, re
         report(f"loopback mode: nodes share one network, so no rack locality and no partitions{hint}")
     elif mode is NetworkMode.NETNS:
         preflight.check_commands()
+        if options.secure:
+            preflight.check_kerberos()
         host_nodes.check_shaping(options.link, options.delay, marked_environ(paths))
     else:
         preflight.check_commands(commands=preflight.DOCKER_COMMANDS)

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from yarn_accel.errors import ClusterError, ConfigError, StartupError
-from yarn_accel.hadoop.java import find_java
-from yarn_accel.testbed import host_nodes, preflight
+from yarn_accel.hadoop.java import HADOOP_VERSION, find_java
+from yarn_accel.testbed import host_nodes, kerberos, preflight
 from yarn_accel.testbed.backends import DOWN_GRACE_S, Backend, check_machine, open_backend, take_down
 from yarn_accel.testbed.daemons import BringUp, Daemon, ask, node_environ, running, summary, web_address
 from yarn_accel.testbed.host_nodes import STOP_DEADLINE_S
 from yarn_accel.testbed.plan import (
+    KDC_PORT,
+    ZOOKEEPER_PORT,
     ClusterPlan,
     DaemonRole,
     NetworkMode,
@@ -47,7 +49,18 @@ from yarn_accel.testbed.state import (
     silent,
 )
 
-_FIXED_OPTIONS = ("nodes", "racks", "accel_nodes", "slots", "late")
+_FIXED_OPTIONS = (
+    "nodes",
+    "racks",
+    "accel_nodes",
+    "slots",
+    "late",
+    "secure",
+    "protection",
+    "token_life_s",
+    "ha",
+    "hadoop_version",
+)
 
 
 def allocate(
@@ -148,6 +161,9 @@ def ports_of(plan: ClusterPlan, daemons: Sequence[tuple[NodePlan, DaemonRole]]) 
     for node, role in daemons:
         ports = node.ports
         numbers = {
+            DaemonRole.KDC: (KDC_PORT,),
+            DaemonRole.ZOOKEEPER: (ZOOKEEPER_PORT,),
+            DaemonRole.ZKFC: (),
             DaemonRole.NAMENODE: (plan.ports.namenode, plan.ports.namenode_http),
             DaemonRole.RESOURCEMANAGER: (
                 plan.ports.rm_scheduler,
@@ -256,7 +272,7 @@ def read_status(backend: Backend, plan: ClusterPlan, paths: ClusterPaths) -> Clu
     return ClusterStatus(paths.name, plan.mode.value, str(paths.client_conf_dir), daemons)
 
 
-_PASSED = ("HADOOP_CONF_DIR", "JAVA_HOME", "YARN_ACCEL_CLUSTER", "YARN_ACCEL_NODE")
+_PASSED = ("HADOOP_CONF_DIR", "JAVA_HOME", "KRB5_CONFIG", "YARN_ACCEL_CLUSTER", "YARN_ACCEL_NODE")
 
 
 class Cluster:
@@ -293,7 +309,7 @@ class Cluster:
                 f"{paths.root} has blanks, commas or colons", cure="set XDG_STATE_HOME to another paths"
             )
         check_machine(mode, options, paths, report)
-        software = ensure_software(report)
+        software = ensure_software(report, options.hadoop_version or HADOOP_VERSION)
         with locked(paths, report), contextlib.ExitStack() as reservations:
             return cls._up(paths, options, mode, software, report, reservations)
 
@@ -326,6 +342,8 @@ class Cluster:
             cluster._check_capacity(missing)
             if existing is not None:
                 report(f"{len(missing)} of {len(plan.daemons())} daemons do not run")
+        if options.secure and kerberos.ensure_realm(plan, paths):
+            report(f"made realm {kerberos.REALM} with its keytabs and a certificate")
         write_settings(plan, paths, software.install, software.archive)
         BringUp(cluster._backend, plan, paths, software, report).run(missing)
         if missing or made or stopped:
@@ -375,6 +393,16 @@ class Cluster:
         return self._paths.conf_dir
 
     @property
+    def client_environ(self) -> dict[str, str]:
+        """Variables that programs on this machine need in their environment to use the cluster."""
+        found = {"HADOOP_CONF_DIR": str(self.conf_dir)}
+        return {**found, **(kerberos.client_environ(self._paths) if self._plan.options.secure else {})}
+
+    def keytab(self, name: str) -> Path:
+        """The keytab of a user, or of a node's daemons (with Kerberos)."""
+        return kerberos.keytab(self._paths, name)
+
+    @property
     def hosts_file(self) -> Path:
         """Names and addresses of the nodes and this machine, in the format of /etc/hosts."""
         return self._paths.hosts_file
@@ -404,6 +432,7 @@ class Cluster:
             ],
             "pipeline_config_files": [str(path) for path in self.pipeline_config_files],
             "logs_dir": str(self._paths.logs_dir),
+            "client_environ": self.client_environ,
         }
 
     def status(self) -> ClusterStatus:
@@ -435,7 +464,7 @@ class Cluster:
         java_home = None
         with contextlib.suppress(StartupError):
             java_home = find_java().parents[1]
-        environ = node_environ(self._paths, target, java_home)
+        environ = node_environ(self._plan, self._paths, target, java_home)
         values = [f"{key}={environ[key]}" for key in _PASSED if key in environ]
         return self._backend.exec_argv(target, ["env", "-u", "HADOOP_HOME", *values, *argv])
 
@@ -522,7 +551,7 @@ class Cluster:
         """
         target = self._plan.node(node)
         wanted = self._role(target, role)
-        software = ensure_software(report)
+        software = ensure_software(report, self._plan.options.hadoop_version or HADOOP_VERSION)
         with locked(self._paths, report):
             if (node, wanted) in running(self._paths, [(target, wanted)], snapshot()):
                 report(f"{role} of node {node} runs already")

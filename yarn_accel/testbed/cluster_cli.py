@@ -20,11 +20,12 @@ from rich.table import Table
 
 from yarn_accel.core.units import format_bytes
 from yarn_accel.errors import ConfigError
+from yarn_accel.hadoop.java import HADOOP_VERSION
 from yarn_accel.testbed.backends import take_down, take_down_all
 from yarn_accel.testbed.cluster import Cluster, ClusterStatus
 from yarn_accel.testbed.container_node import run_node
 from yarn_accel.testbed.daemons import tail
-from yarn_accel.testbed.plan import MASTER, MODES, UpOptions
+from yarn_accel.testbed.plan import MASTER, MODES, PROTECTIONS, UpOptions
 from yarn_accel.testbed.state import ClusterPaths, known_names, load
 
 FOLLOW_POLL_S = 0.3
@@ -107,6 +108,20 @@ def _name_option(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--publish/--no-publish", default=False, help="The master's pages at 127.0.0.1 (docker mode).")
 @click.option("--pipeline/--no-pipeline", default=True, show_default=True, help="Run pipeline servers.")
+@click.option(
+    "--hadoop-version", default="", help=f"Fetched when it is not there [default: {HADOOP_VERSION}]."
+)
+@click.option("--ha/--no-ha", default=False, help="A second master, and ZooKeeper (netns mode).")
+@click.option("--secure/--no-secure", default=False, help="Kerberos, with a KDC on the master (netns mode).")
+@click.option(
+    "--protection",
+    default="",
+    type=click.Choice(["", *PROTECTIONS]),
+    help="Of RPC and data, with --secure [default: what each client chooses].",
+)
+@click.option(
+    "--token-life", "token_life_s", default=0, help="Seconds a delegation token lives [default: 7 days]."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what `status --json` prints.")
 @click.pass_context
 def up(ctx: click.Context, /, as_json: bool, **values: Any) -> None:
@@ -121,7 +136,10 @@ def up(ctx: click.Context, /, as_json: bool, **values: Any) -> None:
         return
     status = cluster.status()
     _say(f"memory: {_memory(status)}")
-    click.echo(f"export HADOOP_CONF_DIR={shlex.quote(str(cluster.conf_dir))}")
+    if cluster.plan.options.secure:
+        _say(f"a ticket: kinit -kt {cluster.keytab('alice')} alice  (also bob and accel)")
+    words = [f"{name}={shlex.quote(value)}" for name, value in cluster.client_environ.items()]
+    click.echo(f"export {' '.join(words)}")
 
 
 def _is_given(ctx: click.Context, key: str) -> bool:

@@ -21,13 +21,12 @@ from pathlib import Path
 from yarn_accel.errors import ClusterError, ConfigError
 from yarn_accel.local_filesystem import write_atomic
 from yarn_accel.testbed.daemons import (
+    Pages,
     ask,
     daemon_argv,
     format_namenode,
     is_listening,
-    is_out_of_safe_mode,
     node_environ,
-    running_nodemanagers,
 )
 from yarn_accel.testbed.host_nodes import LoopbackNodes
 from yarn_accel.testbed.plan import MASTER, ClusterPlan, DaemonRole, NetworkMode, NodePlan, UpOptions
@@ -165,7 +164,7 @@ class ContainerNode:
         return {DaemonRole.HISTORYSERVER: self._is_hdfs_ready}
 
     def _is_hdfs_ready(self) -> bool:
-        if not is_out_of_safe_mode(self._plan):
+        if not Pages(self._plan, self._paths).is_out_of_safe_mode():
             return False
         with contextlib.suppress(OSError):
             self._make_home()
@@ -185,7 +184,9 @@ class ContainerNode:
         (folder / "tmp").mkdir(parents=True, exist_ok=True)
         if role is DaemonRole.PIPELINE:
             self._paths.pipeline_state(self._node.name).unlink(missing_ok=True)
-        env: Mapping[str, str] = node_environ(self._paths, self._node, self._software.install.java_home)
+        env: Mapping[str, str] = node_environ(
+            self._plan, self._paths, self._node, self._software.install.java_home
+        )
         argv = daemon_argv(self._plan, self._paths, self._node, role, self._software)
         self._daemons[role] = subprocess.Popen(argv, stdin=subprocess.DEVNULL, cwd=folder, env=dict(env))
 
@@ -217,7 +218,9 @@ class ContainerNode:
     def _are_all_healthy(self) -> bool:
         if not all(ask(self._plan, self._paths, self._node, role) == "healthy" for role in self._daemons):
             return False
-        return self._node.is_master or self._node.host in running_nodemanagers(self._plan)
+        return (
+            self._node.is_master or self._node.host in Pages(self._plan, self._paths).running_nodemanagers()
+        )
 
     def _end_all(self) -> None:
         for daemon in self._daemons.values():

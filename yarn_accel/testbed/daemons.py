@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import sys
 import tempfile
 import threading
@@ -31,8 +32,17 @@ from typing import Any
 import yarn_accel
 from yarn_accel.errors import AccelError, ClusterError
 from yarn_accel.hadoop.java import MAIN_CLASSES, java_argv
+from yarn_accel.testbed import kerberos
 from yarn_accel.testbed.backends import Backend
-from yarn_accel.testbed.plan import ClusterPlan, DaemonRole, NodePlan
+from yarn_accel.testbed.plan import (
+    DATANODE_HTTPS_PORT,
+    KDC_PORT,
+    NAMENODE_HTTPS_PORT,
+    ZOOKEEPER_PORT,
+    ClusterPlan,
+    DaemonRole,
+    NodePlan,
+)
 from yarn_accel.testbed.processes import (
     NODE_VARIABLE,
     Process,
@@ -46,25 +56,35 @@ from yarn_accel.testbed.software import Software
 from yarn_accel.testbed.state import ClusterPaths, Report
 
 FORMAT_TIMEOUT_S = 600.0
+ZKFC_PORT = 8019
+ZK_FORMATTED_BEFORE = 2
+"""Exit status of ``zkfc -formatZK`` where the place in ZooKeeper is there already."""
 LOG_TAIL_BYTES = 256 * 1024
 #: A line of a Java stack trace that names what was thrown.
 _THROWN = re.compile(r"(Caused by: )?[\w.$]+(Exception|Error)\b")
 # Variables that would change what a daemon does; the rest of the caller's environment is passed on.
 _DROPPED = re.compile(
-    r"HADOOP_.*|YARN_(?!ACCEL).*|HDFS_.*|MAPRED_.*|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|CLASSPATH"
+    r"HADOOP_.*|YARN_(?!ACCEL).*|HDFS_.*|MAPRED_.*|KRB5.*|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|CLASSPATH"
 )
 
 
 def node_environ(
-    paths: ClusterPaths, node: NodePlan, java_home: Path | None, environ: Mapping[str, str] | None = None
+    plan: ClusterPlan,
+    paths: ClusterPaths,
+    node: NodePlan,
+    java_home: Path | None,
+    environ: Mapping[str, str] | None = None,
+    role: DaemonRole | None = None,
 ) -> dict[str, str]:
     """Return the environment of daemons and commands on a node.
 
     Args:
-        paths: the cluster.
+        plan: the cluster.
+        paths: its files.
         node: the node.
         java_home: where Java is; the caller's JAVA_HOME stays when None.
         environ: what to start from (default: the caller's).
+        role: of the daemon; None for a command.
     """
     kept = {
         key: value for key, value in marked_environ(paths, environ).items() if not _DROPPED.fullmatch(key)
@@ -78,6 +98,8 @@ def node_environ(
             "PYTHONPATH": os.pathsep.join(dict.fromkeys(roots)),
         }
     )
+    if plan.options.secure:
+        kept.update(kerberos.environ(paths, node, role))
     if java_home is not None:
         kept["JAVA_HOME"] = str(java_home)
     return kept
@@ -85,7 +107,10 @@ def node_environ(
 
 def signature(paths: ClusterPaths, node: NodePlan, role: DaemonRole) -> str:
     """Return the last argument of a daemon, by which it is recognized when it runs."""
-    return str(paths.pipeline_config(node.name)) if role is DaemonRole.PIPELINE else MAIN_CLASSES[role.value]
+    if role is DaemonRole.PIPELINE:
+        return str(paths.pipeline_config(node.name))
+    own = {DaemonRole.KDC: kerberos.kdc_signature(paths), DaemonRole.ZOOKEEPER: str(paths.zookeeper_config)}
+    return own.get(role) or MAIN_CLASSES[role.value]
 
 
 def running(
@@ -116,7 +141,10 @@ def daemon_argv(
             "--config",
             signature(paths, node, role),
         ]
-    return _java(plan, paths, node, role, software)
+    if role is DaemonRole.KDC:
+        return kerberos.kdc_argv(paths)
+    arguments = [signature(paths, node, role)] if role is DaemonRole.ZOOKEEPER else []
+    return _java(plan, paths, node, role, software, *arguments)
 
 
 def _java(
@@ -159,7 +187,7 @@ def start(
     if role is DaemonRole.PIPELINE:
         paths.pipeline_state(node.name).unlink(missing_ok=True)
     argv = daemon_argv(plan, paths, node, role, software)
-    env = node_environ(paths, node, software.install.java_home)
+    env = node_environ(plan, paths, node, software.install.java_home, role=role)
     if not backend.start(node, argv, log, cwd=folder, env=env):
         raise ClusterError(f"{role.value} of {node.name} could not be started: {describe_log(log)}")
 
@@ -179,16 +207,22 @@ def format_namenode(backend: Backend, plan: ClusterPlan, paths: ClusterPaths, so
     folder = paths.node_dir(node.name)
     (folder / "tmp").mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix="format-", dir=folder))
+    shutil.rmtree(paths.shared_edits_dir, ignore_errors=True)
     argv = _java(
         plan, paths, node, DaemonRole.NAMENODE, software, "-format", "-nonInteractive", data_dir=draft
     )
-    env = node_environ(paths, node, software.install.java_home)
+    env = node_environ(plan, paths, node, software.install.java_home)
     done = backend.run(node, argv, FORMAT_TIMEOUT_S, cwd=folder, env=env)
     log = paths.log_file(node.name, "format")
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(done.stdout + done.stderr)
     if not done.ok:
         raise ClusterError(f"namenode of {node.name} could not format HDFS: {describe_log(log)}")
+    for second in plan.masters[1:]:
+        # What `-bootstrapStandby` would fetch from the first one, which does not run yet.
+        standby = paths.node_dir(second.name) / paths.namenode_dir.name
+        shutil.rmtree(standby, ignore_errors=True)
+        shutil.copytree(draft / paths.namenode_dir.name, standby)
     (draft / paths.namenode_dir.name).rename(paths.namenode_dir)
     shutil.rmtree(draft)
     return True
@@ -220,7 +254,7 @@ def describe_log(log: Path) -> str:
 
 
 def web_address(plan: ClusterPlan, node: NodePlan, role: DaemonRole) -> str:
-    """Return the address of a daemon's web page, or of a pipeline server's TCP port, for this machine."""
+    """Return the address of a daemon's web page, for this machine; of its TCP port where it has no page."""
     ports = {
         DaemonRole.NAMENODE: plan.ports.namenode_http,
         DaemonRole.RESOURCEMANAGER: plan.ports.rm_http,
@@ -228,8 +262,17 @@ def web_address(plan: ClusterPlan, node: NodePlan, role: DaemonRole) -> str:
         DaemonRole.DATANODE: node.ports.datanode_http,
         DaemonRole.NODEMANAGER: node.ports.nodemanager_http,
     }
-    if role is DaemonRole.PIPELINE:
-        return f"tcp://{node.address}:{node.ports.pipeline}"
+    tls_ports = {DaemonRole.NAMENODE: NAMENODE_HTTPS_PORT, DaemonRole.DATANODE: DATANODE_HTTPS_PORT}
+    tcp_ports = {
+        DaemonRole.PIPELINE: node.ports.pipeline,
+        DaemonRole.KDC: KDC_PORT,
+        DaemonRole.ZOOKEEPER: ZOOKEEPER_PORT,
+        DaemonRole.ZKFC: ZKFC_PORT,
+    }
+    if role in tcp_ports:
+        return f"tcp://{node.address}:{tcp_ports[role]}"
+    if plan.options.secure and role in tls_ports:
+        return f"https://{node.address}:{tls_ports[role]}"
     return f"http://{node.address}:{ports[role]}"
 
 
@@ -239,11 +282,23 @@ MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def get_json(url: str, timeout_s: float = ASK_TIMEOUT_S) -> Any:
+def get_json(
+    url: str,
+    timeout_s: float = ASK_TIMEOUT_S,
+    *,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    context: ssl.SSLContext | None = None,
+) -> Any:
     """Return a decoded JSON answer; None when nobody answers properly (yet)."""
+    request = urllib.request.Request(url, headers=dict(headers or {}), method=method)
+    opener = _OPENER
+    if context is not None:
+        handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+        opener = urllib.request.build_opener(*handlers)
     try:
-        with _OPENER.open(url, timeout=timeout_s) as answer:
-            return json.loads(answer.read(MAX_ANSWER_BYTES))
+        with opener.open(request, timeout=timeout_s) as answer:
+            return json.loads(answer.read(MAX_ANSWER_BYTES) or b"null")
     except (OSError, ValueError, http.client.HTTPException, urllib.error.URLError):
         return None
 
@@ -257,62 +312,137 @@ def is_listening(address: str, port: int, timeout_s: float = ASK_TIMEOUT_S) -> b
     return True
 
 
-def _bean(base: str, query: str) -> dict[str, Any]:
-    answer = get_json(f"{base}/jmx?qry={query}")
-    beans = answer.get("beans") if isinstance(answer, dict) else None
-    return dict(beans[0]) if beans else {}
+class Pages:
+    """The web pages of a cluster's daemons, as the launcher reads them.
 
+    Args:
+        plan: the cluster.
+        paths: its files; with Kerberos they hold what the launcher logs in by.
+    """
 
-def is_out_of_safe_mode(plan: ClusterPlan) -> bool:
-    """Tell whether HDFS may be written to."""
-    base = web_address(plan, plan.master, DaemonRole.NAMENODE)
-    return _bean(base, "Hadoop:service=NameNode,name=NameNodeInfo").get("Safemode") == ""
+    def __init__(self, plan: ClusterPlan, paths: ClusterPaths) -> None:
+        self._plan = plan
+        self._paths = paths
 
+    def get(
+        self,
+        node: NodePlan,
+        role: DaemonRole,
+        path: str,
+        *,
+        method: str = "GET",
+        user: str = kerberos.SUPERUSER,
+    ) -> Any:
+        """Return the JSON at a path of a daemon's pages, asked as `user`; None: no proper answer (yet)."""
+        url = web_address(self._plan, node, role) + path
+        if not self._plan.options.secure:
+            return get_json(url, method=method)
+        try:
+            login = kerberos.WebLogin.of(self._paths)
+        except OSError:
+            return None
+        return get_json(url, method=method, headers=login.headers(user, role), context=login.context)
 
-def n_live_datanodes(plan: ClusterPlan) -> int:
-    """Return how many DataNodes the NameNode holds for alive."""
-    base = web_address(plan, plan.master, DaemonRole.NAMENODE)
-    return int(_bean(base, "Hadoop:service=NameNode,name=FSNamesystemState").get("NumLiveDataNodes", 0))
+    def _bean(self, node: NodePlan, role: DaemonRole, query: str) -> dict[str, Any]:
+        answer = self.get(node, role, f"/jmx?qry={query}")
+        beans = answer.get("beans") if isinstance(answer, dict) else None
+        return dict(beans[0]) if beans else {}
 
+    def is_out_of_safe_mode(self) -> bool:
+        """Tell whether HDFS may be written to."""
+        active = self.active_namenode()
+        return active is not None and self.namenode(active) == "healthy"
 
-def running_nodemanagers(plan: ClusterPlan) -> set[str]:
-    """Return the hosts whose NodeManagers the ResourceManager holds for usable."""
-    base = web_address(plan, plan.master, DaemonRole.RESOURCEMANAGER)
-    answer = get_json(f"{base}/ws/v1/cluster/nodes?states=RUNNING")
-    nodes = ((answer or {}).get("nodes") or {}).get("node") or []
-    return {str(node["nodeHostName"]) for node in nodes}
+    def active_namenode(self) -> NodePlan | None:
+        """Return the node of the NameNode that answers clients; None while there is none."""
+        query = "Hadoop:service=NameNode,name=NameNodeStatus"
+        for node in self._plan.masters:
+            if self._bean(node, DaemonRole.NAMENODE, query).get("State") == "active":
+                return node
+        return None
 
+    def active_resourcemanager(self) -> NodePlan | None:
+        """Return the node of the ResourceManager that answers clients; None while there is none."""
+        for node in self._plan.masters:
+            answer = self.get(node, DaemonRole.RESOURCEMANAGER, "/ws/v1/cluster/info")
+            if ((answer or {}).get("clusterInfo") or {}).get("haState") == "ACTIVE":
+                return node
+        return None
 
-def _ask_namenode(plan: ClusterPlan, node: NodePlan) -> str:
-    info = _bean(web_address(plan, node, DaemonRole.NAMENODE), "Hadoop:service=NameNode,name=NameNodeInfo")
-    if "Safemode" not in info:
-        return ""
-    return "healthy" if info["Safemode"] == "" else "safe mode"
+    def n_live_datanodes(self) -> int:
+        """Return how many DataNodes the NameNode holds for alive."""
+        query = "Hadoop:service=NameNode,name=FSNamesystemState"
+        node = self.active_namenode()
+        return int(self._bean(node, DaemonRole.NAMENODE, query).get("NumLiveDataNodes", 0)) if node else 0
 
+    def running_nodemanagers(self) -> set[str]:
+        """Return the hosts whose NodeManagers the ResourceManager holds for usable."""
+        path = "/ws/v1/cluster/nodes?states=RUNNING"
+        node = self.active_resourcemanager()
+        answer = self.get(node, DaemonRole.RESOURCEMANAGER, path) if node else None
+        nodes = ((answer or {}).get("nodes") or {}).get("node") or []
+        return {str(node["nodeHostName"]) for node in nodes}
 
-def _ask_resourcemanager(plan: ClusterPlan, node: NodePlan) -> str:
-    answer = get_json(web_address(plan, node, DaemonRole.RESOURCEMANAGER) + "/ws/v1/cluster/info")
-    state = str(((answer or {}).get("clusterInfo") or {}).get("state", ""))
-    return "healthy" if state == "STARTED" else state.lower()
+    def namenode(self, node: NodePlan) -> str:
+        """Return the health of a NameNode; empty where it does not answer. So do the others."""
+        info = self._bean(node, DaemonRole.NAMENODE, "Hadoop:service=NameNode,name=NameNodeInfo")
+        if "Safemode" not in info:
+            return ""
+        return "healthy" if info["Safemode"] == "" else "safe mode"
 
+    def resourcemanager(self, node: NodePlan) -> str:
+        """Return the health of a ResourceManager."""
+        answer = self.get(node, DaemonRole.RESOURCEMANAGER, "/ws/v1/cluster/info")
+        state = str(((answer or {}).get("clusterInfo") or {}).get("state", ""))
+        return "healthy" if state == "STARTED" else state.lower()
 
-def _ask_historyserver(plan: ClusterPlan, node: NodePlan) -> str:
-    answer = get_json(web_address(plan, node, DaemonRole.HISTORYSERVER) + "/ws/v1/history/info")
-    return "healthy" if answer else ""
+    def historyserver(self, node: NodePlan) -> str:
+        """Return the health of a JobHistoryServer."""
+        return "healthy" if self.get(node, DaemonRole.HISTORYSERVER, "/ws/v1/history/info") else ""
 
+    def datanode(self, node: NodePlan) -> str:
+        """Return the health of a DataNode; it has no cluster's id until the NameNode has accepted it."""
+        info = self._bean(node, DaemonRole.DATANODE, "Hadoop:service=DataNode,name=DataNodeInfo")
+        return "healthy" if info.get("ClusterId") else ""
 
-def _ask_datanode(plan: ClusterPlan, node: NodePlan) -> str:
-    info = _bean(web_address(plan, node, DaemonRole.DATANODE), "Hadoop:service=DataNode,name=DataNodeInfo")
-    # Empty until the NameNode has accepted it.
-    return "healthy" if info.get("ClusterId") else ""
+    def nodemanager(self, node: NodePlan) -> str:
+        """Return the health of a NodeManager."""
+        answer = self.get(node, DaemonRole.NODEMANAGER, "/ws/v1/node/info")
+        info = (answer or {}).get("nodeInfo")
+        if not info:
+            return ""
+        return (
+            "healthy" if info.get("nodeHealthy") else f"unhealthy: {info.get('healthReport', '')}".strip(": ")
+        )
 
+    def make_folders(self) -> None:
+        """Make the folders of HDFS that only its superuser may make; those that are there stay as they are.
 
-def _ask_nodemanager(plan: ClusterPlan, node: NodePlan) -> str:
-    answer = get_json(web_address(plan, node, DaemonRole.NODEMANAGER) + "/ws/v1/node/info")
-    info = (answer or {}).get("nodeInfo")
-    if not info:
-        return ""
-    return "healthy" if info.get("nodeHealthy") else f"unhealthy: {info.get('healthReport', '')}".strip(": ")
+        Raises:
+            ClusterError: HDFS refused.
+        """
+        for path, owner, group, mode in kerberos.HDFS_FOLDERS:
+            if self._owner(path) == owner:
+                continue
+            orders = (
+                "MKDIRS",
+                f"SETOWNER&owner={owner}&group={group}",
+                f"SETPERMISSION&permission={mode}",
+            )
+            for order in orders:
+                self._webhdfs(path, order, method="PUT")
+            if self._owner(path) != owner:
+                raise ClusterError(f"{path} could not be made in HDFS for {owner}")
+
+    def _owner(self, path: str) -> str:
+        answer = self._webhdfs(path, "GETFILESTATUS")
+        return str(((answer or {}).get("FileStatus") or {}).get("owner", ""))
+
+    def _webhdfs(self, path: str, order: str, method: str = "GET") -> Any:
+        where = f"/webhdfs/v1{path}?op={order}"
+        return self.get(
+            self.active_namenode() or self._plan.master, DaemonRole.NAMENODE, where, method=method
+        )
 
 
 def _ask_pipeline(paths: ClusterPaths, node: NodePlan) -> str:
@@ -323,18 +453,27 @@ def _ask_pipeline(paths: ClusterPaths, node: NodePlan) -> str:
     return "healthy" if paths.pipeline_state(node.name).exists() else ""
 
 
-_QUESTIONS: dict[DaemonRole, Callable[[ClusterPlan, NodePlan], str]] = {
-    DaemonRole.NAMENODE: _ask_namenode,
-    DaemonRole.RESOURCEMANAGER: _ask_resourcemanager,
-    DaemonRole.HISTORYSERVER: _ask_historyserver,
-    DaemonRole.DATANODE: _ask_datanode,
-    DaemonRole.NODEMANAGER: _ask_nodemanager,
+_QUESTIONS: dict[DaemonRole, Callable[[Pages, NodePlan], str]] = {
+    DaemonRole.NAMENODE: Pages.namenode,
+    DaemonRole.RESOURCEMANAGER: Pages.resourcemanager,
+    DaemonRole.HISTORYSERVER: Pages.historyserver,
+    DaemonRole.DATANODE: Pages.datanode,
+    DaemonRole.NODEMANAGER: Pages.nodemanager,
 }
 
 
 def ask(plan: ClusterPlan, paths: ClusterPaths, node: NodePlan, role: DaemonRole) -> str:
     """Return how a running daemon is: ``healthy``, what is wrong, or ``starting`` when it does not answer."""
-    answer = _ask_pipeline(paths, node) if role is DaemonRole.PIPELINE else _QUESTIONS[role](plan, node)
+    if role is DaemonRole.PIPELINE:
+        answer = _ask_pipeline(paths, node)
+    elif role is DaemonRole.KDC:
+        answer = "healthy" if is_listening(node.address, KDC_PORT) else ""
+    elif role is DaemonRole.ZOOKEEPER:
+        answer = "healthy" if is_listening(node.address, ZOOKEEPER_PORT) else ""
+    elif role is DaemonRole.ZKFC:
+        answer = "healthy" if is_listening(node.address, ZKFC_PORT) else ""
+    else:
+        answer = _QUESTIONS[role](Pages(plan, paths), node)
     return answer or "starting"
 
 
@@ -345,6 +484,8 @@ WORKER_DEADLINE_S = 180.0
 # A daemon that was just started may not be in the process table under its own name yet.
 _APPEARS_WITHIN_S = 1.5
 _MASTERS_FIRST = (DaemonRole.NAMENODE, DaemonRole.RESOURCEMANAGER)
+_FOUNDATIONS = {DaemonRole.KDC: KDC_PORT, DaemonRole.ZOOKEEPER: ZOOKEEPER_PORT}
+_IN_TURN = (*_FOUNDATIONS, DaemonRole.ZKFC, *_MASTERS_FIRST, DaemonRole.HISTORYSERVER)
 #: Of which role others must run for a daemon to become healthy; a NameNode leaves safe mode for DataNodes.
 _NEEDS = {
     DaemonRole.NAMENODE: DaemonRole.DATANODE,
@@ -375,6 +516,7 @@ class BringUp:
         self._paths = paths
         self._software = software
         self._report = report
+        self._pages = Pages(plan, paths)
         self._started_s: dict[tuple[str, DaemonRole], float] = {}
 
     def run(self, missing: Iterable[Daemon]) -> None:
@@ -384,17 +526,18 @@ class BringUp:
             ClusterError: a daemon ended, or did not become ready in time.
         """
         wanted = list(missing)
+        self._start_foundations([daemon for daemon in wanted if daemon[1] in _FOUNDATIONS])
         self._start_masters([daemon for daemon in wanted if daemon[1] in _MASTERS_FIRST])
-        self._start_all(
-            [daemon for daemon in wanted if daemon[1] not in (*_MASTERS_FIRST, DaemonRole.HISTORYSERVER)]
-        )
-        master = self._plan.master
+        self._start_controllers([daemon for daemon in wanted if daemon[1] is DaemonRole.ZKFC])
+        self._start_all([daemon for daemon in wanted if daemon[1] not in _IN_TURN])
         self._wait(
-            lambda: is_out_of_safe_mode(self._plan),
+            self._pages.is_out_of_safe_mode,
             "HDFS to be writable",
-            [(master, DaemonRole.NAMENODE)],
+            [(node, DaemonRole.NAMENODE) for node in self._plan.masters],
             WORKER_DEADLINE_S,
         )
+        if self._plan.options.secure and wanted:
+            self._pages.make_folders()
         self._start_all([daemon for daemon in wanted if daemon[1] is DaemonRole.HISTORYSERVER])
         self._wait_for_health()
 
@@ -441,6 +584,36 @@ class BringUp:
             start(self._backend, self._plan, self._paths, node, role, self._software)
             self._started_s[node.name, role] = time.monotonic()
 
+    def _start_foundations(self, daemons: list[Daemon]) -> None:
+        """Start KDC and ZooKeeper, without which no other daemon starts."""
+        self._start_all(daemons)
+        for node, role in daemons:
+            self._wait(
+                lambda node=node, port=_FOUNDATIONS[role]: is_listening(node.address, port),  # type: ignore[misc]
+                f"{role.value} to answer at {node.address}:{_FOUNDATIONS[role]}",
+                daemons,
+                MASTER_DEADLINE_S,
+            )
+
+    def _start_controllers(self, daemons: list[Daemon]) -> None:
+        """Start the failover controllers of the NameNodes, after making their place in ZooKeeper once."""
+        if not daemons:
+            return
+        made = self._paths.root / "zookeeper-formatted"
+        if not made.exists():
+            node, role = daemons[0]
+            words = ("-formatZK", "-nonInteractive")
+            argv = _java(self._plan, self._paths, node, role, self._software, *words)
+            env = node_environ(self._plan, self._paths, node, self._software.install.java_home)
+            folder = self._paths.node_dir(node.name)
+            done = self._backend.run(node, argv, FORMAT_TIMEOUT_S, cwd=folder, env=env)
+            if done.exit_code not in (0, ZK_FORMATTED_BEFORE):
+                raise ClusterError(
+                    f"{role.value} of node {node.name} has no place in ZooKeeper: {done.last_line()}"
+                )
+            made.touch()
+        self._start_all(daemons)
+
     def _start_masters(self, daemons: list[Daemon]) -> None:
         """Start NameNode (after formatting HDFS once) and ResourceManager, and wait for their ports."""
         failures: list[AccelError] = []
@@ -462,15 +635,16 @@ class BringUp:
             if failures:
                 raise failures[0]
             self._start_all([daemon for daemon in daemons if daemon[1] is DaemonRole.NAMENODE])
-        plan, master = self._plan, self._plan.master
+        plan = self._plan
         for role, port in (
             (DaemonRole.NAMENODE, plan.ports.namenode),
             (DaemonRole.RESOURCEMANAGER, plan.ports.rm_tracker),
         ):
+            # A standby ResourceManager keeps that port closed.
             self._wait(
-                lambda port=port: is_listening(master.address, port),  # type: ignore[misc]
-                f"{role.value} to answer at {master.address}:{port}",
-                [(master, role)],
+                lambda port=port: any(is_listening(node.address, port) for node in plan.masters),  # type: ignore[misc]
+                f"{role.value} to answer at {plan.master.address}:{port}",
+                [(node, role) for node in plan.masters],
                 MASTER_DEADLINE_S,
             )
 
@@ -485,7 +659,8 @@ class BringUp:
             if pending:
                 return False
             hosts = {node.host for node, role in plan.daemons() if role is DaemonRole.NODEMANAGER}
-            return n_live_datanodes(plan) >= len(plan.data_nodes) and running_nodemanagers(plan) >= hosts
+            n_live = self._pages.n_live_datanodes()
+            return n_live >= len(plan.data_nodes) and self._pages.running_nodemanagers() >= hosts
 
         self._wait(all_well, "all daemons to be healthy", pending, WORKER_DEADLINE_S)
 

@@ -11,7 +11,7 @@ import click
 import yaml
 
 from yarn_accel.errors import ConfigError, StartupError
-from yarn_accel.hadoop.java import PROGRAMS, java_argv, main_class
+from yarn_accel.hadoop.java import HADOOP_VERSION, PROGRAMS, java_argv, main_class
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.testbed.settings import PLACEHOLDERS, render
 from yarn_accel.testbed.single_node import record_command
@@ -30,9 +30,10 @@ def group() -> None:
 
 
 @group.command("fetch")
-def fetch_command() -> None:
+@click.option("--version", default=HADOOP_VERSION, show_default=True, help="Of Hadoop.")
+def fetch_command(version: str) -> None:
     """Fetch Hadoop's jars and build the class data archive, unless both are cached."""
-    install = ensure_hadoop(_report)
+    install = ensure_hadoop(_report, version=version)
     archive = ensure_archive(install, _report)
     click.echo(
         f"Hadoop {install.version}: {install.n_jars} jars, {install.n_bytes / 1e6:.0f} MB, {install.lib_dir}"

@@ -24,6 +24,7 @@ from pathlib import Path
 from yarn_accel.adapters.commands import CompletedCommand, run
 from yarn_accel.errors import ClusterError, ConfigError, StartupError
 from yarn_accel.local_filesystem import write_atomic
+from yarn_accel.testbed.kerberos import etc_files
 from yarn_accel.testbed.plan import (
     INSIDE,
     SUBNET_PREFIX,
@@ -277,8 +278,8 @@ def ensure_network(plan: ClusterPlan, paths: ClusterPaths, env: Mapping[str, str
         ClusterError: a command failed; the message holds it.
     """
     made = []
-    hosts = hosts_text(plan)
-    write_atomic(paths.hosts_file, hosts)
+    over_etc = {"hosts": hosts_text(plan), **(etc_files(plan) if plan.options.secure else {})}
+    write_atomic(paths.hosts_file, over_etc["hosts"])
     if plan.bridge not in interfaces():
         _run(["ip", "link", "add", plan.bridge, "type", "bridge", "forward_delay", "0"], env)
         made.append(f"bridge {plan.bridge}")
@@ -286,7 +287,8 @@ def ensure_network(plan: ClusterPlan, paths: ClusterPaths, env: Mapping[str, str
     _run(["ip", "link", "set", plan.bridge, "up"], env)
     there = namespaces(namespace_prefix(plan.options.name, plan.tag))
     for node in plan.nodes:
-        write_atomic(ETC_NETNS / node.namespace / "hosts", hosts)
+        for name, text in over_etc.items():
+            write_atomic(ETC_NETNS / node.namespace / name, text)
         if not there.get(node.namespace):
             _make_namespace(node, env, is_broken=node.namespace in there)
             made.append(f"namespace {node.namespace}")
@@ -396,7 +398,7 @@ def check_reach(plan: ClusterPlan) -> None:
         ClusterError: some are dropped; the cure names the likely setting and the rule that lets them pass.
     """
     pairs: list[tuple[NodePlan | None, NodePlan]] = [(None, plan.master)]
-    pairs += [(node, plan.master) for node in plan.workers]
+    pairs += [(node, plan.master) for node in plan.nodes[1:]]
     for source, target in pairs:
         if not _reaches(source.namespace if source else "", target.address):
             raise _dropped(plan, source, target)

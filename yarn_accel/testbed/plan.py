@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from yarn_accel.errors import ConfigError
 
 MASTER = "master"
+SECOND_MASTER = "master2"
+"""With `UpOptions.ha` it has the standby NameNode and ResourceManager."""
+NAME_SERVICE = "testns"
+"""Of both NameNodes; `hadoop_conf/ha` has it in keys."""
 MAX_NODES = 200
 SUBNET_PREFIX = "10.231."
 INSIDE = "eth0"
 """The node's end of its link."""
 DEFAULT_SLOTS = 2
+KDC_PORT = 88
+ZOOKEEPER_PORT = 2181
+NAMENODE_HTTPS_PORT = 9871
+DATANODE_HTTPS_PORT = 9865
+#: What `UpOptions.protection` may name, in the order in which clients that take any of them choose.
+PROTECTIONS = ("authentication", "integrity", "privacy")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 _RATE = re.compile(r"(?i:(\d+(?:\.\d+)?)([kmg]?)bit)")
 _DELAY = re.compile(r"\d+(?:\.\d+)?(?:us|ms|s)")
@@ -55,7 +65,10 @@ MODES = ("auto", *(mode.value for mode in NetworkMode))
 class DaemonRole(str, Enum):
     """The role of a daemon; the value is what users type."""
 
+    KDC = "kdc"
+    ZOOKEEPER = "zookeeper"
     NAMENODE = "namenode"
+    ZKFC = "zkfc"
     RESOURCEMANAGER = "resourcemanager"
     HISTORYSERVER = "historyserver"
     DATANODE = "datanode"
@@ -64,6 +77,7 @@ class DaemonRole(str, Enum):
 
 
 MASTER_ROLES = (DaemonRole.NAMENODE, DaemonRole.RESOURCEMANAGER, DaemonRole.HISTORYSERVER)
+SECOND_MASTER_ROLES = (DaemonRole.NAMENODE, DaemonRole.ZKFC, DaemonRole.RESOURCEMANAGER)
 WORKER_ROLES = (DaemonRole.DATANODE, DaemonRole.NODEMANAGER)
 
 
@@ -90,6 +104,12 @@ class UpOptions:
         node_cpus: cores of each node (``1.5``; docker mode); 0 means unlimited.
         mounts: folders of this machine that the nodes see, too, at the same paths (docker mode).
         publish: whether the master's web pages are also at 127.0.0.1 of this machine (docker mode).
+        secure: whether everybody logs in by Kerberos, at a KDC of the cluster's own (netns mode).
+        protection: of RPC and block data, one of `PROTECTIONS`; empty: each client chooses (with `secure`).
+        ha: whether a second master has a standby NameNode and ResourceManager, and the first one a ZooKeeper
+            (netns mode).
+        token_life_s: seconds after which delegation tokens end for good; 0: seven days (with `secure`).
+        hadoop_version: of the jars that everything runs from; empty: the one that ``hadoop fetch`` fetches.
     """
 
     name: str = "default"
@@ -108,6 +128,11 @@ class UpOptions:
     node_cpus: float = 0.0
     mounts: tuple[str, ...] = ()
     publish: bool = False
+    secure: bool = False
+    protection: str = ""
+    ha: bool = False
+    token_life_s: int = 0
+    hadoop_version: str = ""
 
 
 @dataclass(frozen=True)
@@ -165,7 +190,7 @@ class NodePlan:
     @property
     def is_master(self) -> bool:
         """Whether this node runs the master daemons."""
-        return self.name == MASTER
+        return self.name in (MASTER, SECOND_MASTER)
 
 
 @dataclass(frozen=True)
@@ -186,14 +211,19 @@ class ClusterPlan:
         return self.nodes[0]
 
     @property
+    def masters(self) -> tuple[NodePlan, ...]:
+        """The nodes with a NameNode and a ResourceManager: two with `UpOptions.ha`, else one."""
+        return tuple(node for node in self.nodes if node.is_master)
+
+    @property
     def workers(self) -> tuple[NodePlan, ...]:
         """The nodes that hold data and run containers."""
-        return self.nodes[1:]
+        return tuple(node for node in self.nodes if not node.is_master)
 
     @property
     def late_nodes(self) -> tuple[NodePlan, ...]:
         """The workers that join YARN later."""
-        return self.nodes[len(self.nodes) - self.options.late :]
+        return self.workers[len(self.workers) - self.options.late :]
 
     @property
     def data_nodes(self) -> tuple[NodePlan, ...]:
@@ -225,11 +255,17 @@ class ClusterPlan:
     def roles(self, node: NodePlan) -> tuple[DaemonRole, ...]:
         """Return the daemons that belong on `node`."""
         if node.is_master:
-            return MASTER_ROLES
+            return self._master_roles(node)
         if self.options.storage_nodes:
             holds_data = node in self.data_nodes
             return (DaemonRole.DATANODE,) if holds_data else (DaemonRole.NODEMANAGER,)
         return WORKER_ROLES + ((DaemonRole.PIPELINE,) if node.is_accel and self.options.pipeline else ())
+
+    def _master_roles(self, node: NodePlan) -> tuple[DaemonRole, ...]:
+        if node.name == SECOND_MASTER:
+            return SECOND_MASTER_ROLES
+        added = (DaemonRole.ZOOKEEPER, DaemonRole.ZKFC) if self.options.ha else ()
+        return (*((DaemonRole.KDC,) if self.options.secure else ()), *added, *MASTER_ROLES)
 
     def link_of(self, node: NodePlan) -> str:
         """Return the rate of a node's link; empty: it is not limited."""
@@ -257,6 +293,7 @@ def check_options(options: UpOptions) -> None:
         ("slots", options.slots, 0, 1000),
         ("late", options.late, 0, options.nodes),
         ("storage-nodes", options.storage_nodes, 0, options.nodes - options.late),
+        ("token-life", options.token_life_s, 0, 7 * 86400),
     ):
         if not low <= value <= high:
             raise ConfigError(f"--{key} is {value}", cure=f"give a number from {low} to {high}")
@@ -271,7 +308,19 @@ def check_options(options: UpOptions) -> None:
         rate_bits_per_s(options.link)
     if options.delay and not _DELAY.fullmatch(options.delay):
         raise ConfigError(f"--delay is {options.delay!r}", cure="give a time such as 500us or 2ms")
+    _check_security_options(options)
     _check_docker_options(options)
+
+
+def _check_security_options(options: UpOptions) -> None:
+    if options.ha and options.secure:
+        raise ConfigError("--ha and --secure do not go together yet", cure="leave one of them out")
+    if options.protection not in ("", *PROTECTIONS):
+        raise ConfigError(f"--protection is {options.protection!r}", cure=f"give {' or '.join(PROTECTIONS)}")
+    if not options.secure:
+        for option, value in (("--protection", options.protection), ("--token-life", options.token_life_s)):
+            if value:
+                raise ConfigError(f"{option} needs --secure")
 
 
 def _check_docker_options(options: UpOptions) -> None:
@@ -382,6 +431,19 @@ def make_plan(
         _node(options, mode, tag, subnet, port_base, index, place)
         for index, place in enumerate(workers, start=1)
     ]
+    if options.ha:
+        second = nodes[0]
+        nodes.insert(
+            1,
+            replace(
+                second,
+                name=SECOND_MASTER,
+                host=SECOND_MASTER,
+                address=f"{SUBNET_PREFIX}{subnet}.{_SECOND_MASTER_PART}",
+                namespace=namespace_prefix(options.name, tag) + SECOND_MASTER,
+                interface=interface_prefix(tag) + _SECOND_INTERFACE,
+            ),
+        )
     return ClusterPlan(
         options=options,
         mode=mode,
@@ -395,6 +457,8 @@ def make_plan(
     )
 
 
+_SECOND_MASTER_PART = 253
+_SECOND_INTERFACE = "m2"
 _N_MASTER_PORTS = 10
 _N_WORKER_PORTS = 8
 

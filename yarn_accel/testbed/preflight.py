@@ -25,6 +25,13 @@ NETNS_COMMANDS = (
     ("hostname", "hostname"),
 )
 DOCKER_COMMANDS = (("ip", "iproute2"),)
+KERBEROS_COMMANDS = (
+    ("krb5kdc", "krb5-kdc"),
+    ("kdb5_util", "krb5-kdc"),
+    ("kadmin.local", "krb5-admin-server"),
+    ("kinit", "krb5-user"),
+    ("openssl", "openssl"),
+)
 
 
 def choose_mode(options: UpOptions, euid: int) -> NetworkMode:
@@ -34,6 +41,16 @@ def choose_mode(options: UpOptions, euid: int) -> NetworkMode:
         StartupError: netns mode was asked for without root.
         ConfigError: an option was given that the mode has not.
     """
+    if options.ha and (euid != 0 or options.mode not in ("auto", "netns")):
+        raise ConfigError(
+            "--ha needs --mode netns: both masters have the same ports",
+            cure="run it as root, without another --mode",
+        )
+    if options.secure and (euid != 0 or options.mode not in ("auto", "netns")):
+        raise ConfigError(
+            "--secure needs --mode netns: principals name hosts, so each node needs a name of its own",
+            cure="run it as root, without another --mode",
+        )
     if options.mode == "docker":
         return NetworkMode.DOCKER
     for name, option in DOCKER_OPTIONS.items():
@@ -69,9 +86,32 @@ def check_commands(
             f"{hosts_file} is not there, so the nodes would not know each other's names",
             cure=f"echo '127.0.0.1 localhost' > {hosts_file}",
         )
-    for command, package in commands:
-        if find(command) is None:
-            raise StartupError(f"{command} is not on this machine", cure=f"apt-get install -y {package}")
+    missing = {command: package for command, package in commands if find(command) is None}
+    if missing:
+        packages = " ".join(dict.fromkeys(missing.values()))
+        verb = "is" if len(missing) == 1 else "are"
+        raise StartupError(
+            f"{', '.join(missing)} {verb} not on this machine", cure=f"apt-get install -y {packages}"
+        )
+
+
+def check_kerberos(
+    find: Callable[[str], str | None] = shutil.which, krb5_file: Path = Path("/etc/krb5.conf")
+) -> None:
+    """Make sure that a KDC can run here.
+
+    Args:
+        find: looks for a program.
+        krb5_file: over which `ip netns exec` mounts that of the nodes.
+
+    Raises:
+        StartupError: something is missing.
+    """
+    check_commands(find, commands=KERBEROS_COMMANDS)
+    if not krb5_file.exists():
+        raise StartupError(
+            f"{krb5_file} is not there, so the nodes would not know their realm", cure=f"touch {krb5_file}"
+        )
 
 
 def check_memory(n_nodes: int, meminfo: str | None = None) -> None:

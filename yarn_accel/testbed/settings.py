@@ -21,11 +21,22 @@ import yaml
 from yarn_accel.adapters.credentials import create_master_secret
 from yarn_accel.client.binding import Binding, Endpoint, format_binding
 from yarn_accel.errors import ConfigError, StorageError
-from yarn_accel.hadoop.java import ADD_OPENS, LEAN_FLAGS, HadoopInstall, archive_options
+from yarn_accel.hadoop.java import ADD_OPENS, LEAN_FLAGS, MAIN_CLASSES, HadoopInstall, archive_options
 from yarn_accel.hadoop.site import SITE_FILE
 from yarn_accel.hadoop.streaming import LOG_SETTINGS
 from yarn_accel.local_filesystem import write_atomic
-from yarn_accel.testbed.plan import ClusterPlan, NetworkMode, NodePlan, bound_servers
+from yarn_accel.testbed import kerberos
+from yarn_accel.testbed.plan import (
+    DATANODE_HTTPS_PORT,
+    MASTER,
+    NAME_SERVICE,
+    NAMENODE_HTTPS_PORT,
+    ZOOKEEPER_PORT,
+    ClusterPlan,
+    NetworkMode,
+    NodePlan,
+    bound_servers,
+)
 from yarn_accel.testbed.processes import MARK_PROPERTY, mark_of
 from yarn_accel.testbed.state import ClusterPaths
 from yarn_accel.users import login_name
@@ -62,8 +73,10 @@ PLACEHOLDERS: Mapping[str, Placeholder] = {
     "datanode_bind_host": Placeholder("address that DataNodes serve block data on", "0.0.0.0"),
     "namenode_port": Placeholder("RPC port of the NameNode", "8020"),
     "namenode_http_port": Placeholder("web port of the NameNode", "9870"),
+    "namenode_https_port": Placeholder("web port of the NameNode with TLS", str(NAMENODE_HTTPS_PORT)),
     "datanode_port": Placeholder("data port of a DataNode", "9866"),
     "datanode_http_port": Placeholder("web port of a DataNode", "9864"),
+    "datanode_https_port": Placeholder("web port of a DataNode with TLS", str(DATANODE_HTTPS_PORT)),
     "datanode_ipc_port": Placeholder("RPC port of a DataNode", "9867"),
     "rm_scheduler_port": Placeholder("ResourceManager's port for application masters", "8030"),
     "rm_tracker_port": Placeholder("ResourceManager's port for NodeManagers", "8031"),
@@ -107,6 +120,34 @@ PLACEHOLDERS: Mapping[str, Placeholder] = {
     "client_poll_ms": Placeholder("interval of a waiting client's looks at its job", "1000"),
     "reduce_slowstart": Placeholder("share of maps to finish before reducers start", "0.05"),
     "containers_per_heartbeat": Placeholder("containers that one node may get per heartbeat", "100"),
+    # Of hadoop_conf/kerberos alone.
+    "realm": Placeholder("Kerberos' realm", ""),
+    "has_native_code": Placeholder("whether workers have Hadoop's native library (libhadoop.so)", "true"),
+    "master_principal_host": Placeholder("host in the principals of the master's daemons", "_HOST"),
+    "keytab": Placeholder("file with the keys of a node's daemons", ""),
+    "rpc_protection": Placeholder(
+        "protection of RPC: authentication, integrity, privacy or a list", "privacy"
+    ),
+    "transfer_protection": Placeholder("protection of block data, likewise", "privacy"),
+    "http_secret_file": Placeholder("file with what signs the cookies of web pages", ""),
+    "key_store": Placeholder("certificate and key of a node for TLS, PKCS12", ""),
+    "key_store_password": Placeholder("password of that file", ""),
+    "token_max_life_ms": Placeholder("life of a delegation token", "604800000"),
+    "token_renew_ms": Placeholder("time after which a delegation token must be renewed", "86400000"),
+    "token_proxy": Placeholder("true: the ResourceManager asks for users' next tokens; empty: no", ""),
+    "token_proxy_hosts": Placeholder("hosts it may do so from (the user yarn); empty: none", ""),
+    "token_proxy_groups": Placeholder("groups of those users; empty: none", ""),
+    "token_proxy_remaining_ms": Placeholder("life a token has left then, if so; empty: three hours", ""),
+    # Of hadoop_conf/ha alone.
+    "name_service": Placeholder("name of both NameNodes", NAME_SERVICE),
+    "first_master_host": Placeholder("host of the first NameNode and ResourceManager", ""),
+    "second_master_host": Placeholder("host of the second ones", ""),
+    "zookeeper_host": Placeholder("host of ZooKeeper", ""),
+    "zookeeper_port": Placeholder("its port", str(ZOOKEEPER_PORT)),
+    "shared_edits_dir": Placeholder("folder of edits that both NameNodes see", ""),
+    "election_timeout_ms": Placeholder("silence after which an active master is replaced", "10000"),
+    "health_timeout_ms": Placeholder("silence after which a NameNode counts as hanging", "45000"),
+    "fencing_script": Placeholder("script that ends the NameNode of the host $target_host", "/bin/true"),
 }
 
 # The values that differ when all nodes share one machine, cores and disk.
@@ -180,13 +221,16 @@ def task_values(
     return {"task_class_path": path.replace(":", ","), "task_jvm_options": " ".join(options)}
 
 
-def render(values: Mapping[str, str], target: Path, *, templates: Path | None = None) -> Path:
+def render(
+    values: Mapping[str, str], target: Path, *, templates: Path | None = None, layers: Sequence[str] = ()
+) -> Path:
     """Write a configuration directory from the templates.
 
     Args:
         values: by placeholder name; defaults fill in the rest.
         target: the directory; made when missing, files of the same names are replaced.
         templates: another folder of templates.
+        layers: folders in there whose files add properties to those of the same names, or replace them.
 
     Returns:
         ``target``.
@@ -196,8 +240,11 @@ def render(values: Mapping[str, str], target: Path, *, templates: Path | None = 
     """
     templates = templates_dir() if templates is None else templates
     full = _complete(values)
-    for source in sorted(templates.glob("*.xml")):
-        write_atomic(target / source.name, _render_xml(source, full))
+    names = {source.name for folder in ("", *layers) for source in (templates / folder).glob("*.xml")}
+    for name in sorted(names):
+        sources = [templates / folder / name for folder in ("", *layers)]
+        text = _render_xml([source for source in sources if source.exists()], full)
+        write_atomic(target / name, text)
     write_atomic(target / LOG_SETTINGS.name, LOG_SETTINGS.read_text())
     for name in WEBAPPS:
         (target / name).mkdir(parents=True, exist_ok=True)
@@ -207,7 +254,7 @@ def render(values: Mapping[str, str], target: Path, *, templates: Path | None = 
 def render_node_resources(slots: int, target: Path, *, templates: Path | None = None) -> Path:
     """Write a node's own ``node-resources.xml`` into ``target``, which goes before the conf directory."""
     folder = templates_dir() if templates is None else templates
-    write_atomic(target / NODE_RESOURCES, _render_xml(folder / NODE_RESOURCES, {"slots": str(slots)}))
+    write_atomic(target / NODE_RESOURCES, _render_xml([folder / NODE_RESOURCES], {"slots": str(slots)}))
     return target
 
 
@@ -233,8 +280,15 @@ def _complete(values: Mapping[str, str]) -> dict[str, str]:
     return full
 
 
-def _render_xml(source: Path, values: Mapping[str, str]) -> str:
-    root = ElementTree.parse(source).getroot()
+def _render_xml(sources: Sequence[Path], values: Mapping[str, str]) -> str:
+    """Return one file out of several templates; a later one's property replaces an earlier one's."""
+    root = ElementTree.parse(sources[0]).getroot()
+    for source in sources[1:]:
+        for added in list(ElementTree.parse(source).getroot().iter("property")):
+            for node in root.findall("property"):
+                if node.findtext("name") == added.findtext("name"):
+                    root.remove(node)
+            root.append(added)
     for node in list(root.iter("property")):
         value = node.find("value")
         if value is None:
@@ -242,7 +296,7 @@ def _render_xml(source: Path, values: Mapping[str, str]) -> str:
         try:
             value.text = _NAME.sub(lambda match: values[match[1]], value.text or "")
         except KeyError as error:
-            raise ConfigError(f"{source}: unknown placeholder @{error.args[0]}@") from None
+            raise ConfigError(f"{sources[-1]}: unknown placeholder @{error.args[0]}@") from None
         if not value.text:
             root.remove(node)
     ElementTree.indent(root)
@@ -266,7 +320,7 @@ def write_settings(
     """
     write_atomic(paths.hosts_file, hosts_text(plan))
     racks = {key: node.rack for node in plan.workers for key in (node.address, node.host, node.name)}
-    racks.update({plan.master.address: plan.master.rack, plan.master.host: plan.master.rack})
+    racks.update({key: node.rack for node in plan.masters for key in (node.address, node.host)})
     topology = render_topology(racks, paths.root / "topology.table")
     script = _attribute_script(plan, paths)
     common = {
@@ -279,17 +333,71 @@ def write_settings(
         "cluster_marker": mark_of(paths.name, paths.tag),
         "attribute_script": str(script),
     }
+    layers = []
+    if plan.options.secure:
+        layers.append("kerberos")
+        common.update(kerberos.template_values(plan, paths))
     hosts = ("namenode_host", "resourcemanager_host", "historyserver_host")
-    render({**common, **PER_NODE, **dict.fromkeys(hosts, plan.master.host)}, paths.conf_dir)
+    nodes = {**common, **PER_NODE, **dict.fromkeys(hosts, plan.master.host)}
     client = {**common, **dict.fromkeys(hosts, plan.master.address), "data_dir": str(paths.root / "client")}
-    render(client, paths.client_conf_dir)
+    if plan.options.ha:
+        layers.append("ha")
+        write_atomic(paths.zookeeper_config, _zookeeper_text(paths))
+        keys = ("first_master_host", "second_master_host", "zookeeper_host")
+        shared = {
+            "shared_edits_dir": str(paths.shared_edits_dir),
+            "election_timeout_ms": "4000",
+            "health_timeout_ms": "10000",
+            "fencing_script": str(_fencing_script(paths)),
+        }
+        nodes |= {
+            **shared,
+            **dict(zip(keys, [each.host for each in (*plan.masters, plan.master)], strict=True)),
+        }
+        client |= {
+            **shared,
+            **dict(zip(keys, [each.address for each in (*plan.masters, plan.master)], strict=True)),
+        }
+    render(nodes, paths.conf_dir, layers=layers)
+    # Clients call addresses, and no resolver of this machine turns those into the hosts of principals.
+    client["master_principal_host"] = plan.master.host
+    render(client, paths.client_conf_dir, layers=layers)
     (paths.root / "client" / "tmp").mkdir(parents=True, exist_ok=True)
     for node in plan.workers:
         render_node_resources(node.slots, paths.node_dir(node.name) / "conf")
     write_atomic(
-        paths.client_conf_dir / SITE_FILE, yaml.safe_dump(_client_site(paths, archive), sort_keys=True)
+        paths.client_conf_dir / SITE_FILE,
+        yaml.safe_dump(_client_site(plan, paths, install, archive), sort_keys=True),
     )
     write_pipeline_settings(plan, paths)
+
+
+def _zookeeper_text(paths: ClusterPaths) -> str:
+    """Return the settings of the one ZooKeeper: a site has three or five of them."""
+    return f"""tickTime=500
+dataDir={paths.node_dir(MASTER) / "zookeeper"}
+clientPort={ZOOKEEPER_PORT}
+maxClientCnxns=0
+admin.enableServer=false
+"""
+
+
+def _fencing_script(paths: ClusterPaths) -> Path:
+    """Write the script by which a failover controller ends the other NameNode of this cluster.
+
+    A stopped one would go on later and write to the shared edits as if it were still active.
+    """
+    path = paths.root / "fence-namenode.sh"
+    wanted = ("accel.node=$target_host", f"{MARK_PROPERTY}={mark_of(paths.name, paths.tag)}")
+    greps = [f'grep -szlxFe "-D{each}"' for each in wanted]
+    greps.append(f"grep -szlxFe {MAIN_CLASSES['namenode']}")
+    lines = [
+        "#!/bin/sh",
+        f"{greps[0]} /proc/[0-9]*/cmdline | xargs -r {greps[1]} | xargs -r {greps[2]} |",
+        "    cut -d/ -f3 | xargs -r kill -KILL",
+    ]
+    write_atomic(path, "\n".join(lines) + "\n", mode=0o755)
+    return path
 
 
 def hosts_text(plan: ClusterPlan) -> str:
@@ -348,18 +456,23 @@ def node_properties(plan: ClusterPlan, paths: ClusterPaths, node: NodePlan) -> d
 def jvm_options(plan: ClusterPlan, paths: ClusterPaths) -> list[str]:
     """Return the options of every JVM on the nodes; in loopback mode also how it resolves addresses."""
     names = [f"-Djdk.net.hosts.file={paths.hosts_file}"] if plan.mode is NetworkMode.LOOPBACK else []
-    return [*JVM_OPTIONS, *names]
+    return [*JVM_OPTIONS, *names, *(kerberos.jvm_options(paths) if plan.options.secure else ())]
 
 
-def _client_site(paths: ClusterPaths, archive: Path | None) -> Mapping[str, object]:
+def _client_site(
+    plan: ClusterPlan, paths: ClusterPaths, install: HadoopInstall, archive: Path | None
+) -> Mapping[str, object]:
     return {
         "binding_file": str(paths.binding_file),
         "master_secret_file": str(paths.master_secret_file),
         "client_hosts_file": str(paths.hosts_file),
+        **({"web_ca_file": str(kerberos.ca_file(paths))} if plan.options.secure else {}),
+        "hadoop_version": install.version,
         # The property lets `down` find a job client whose launcher has died.
         "client_jvm_options": [
             *JVM_OPTIONS,
             *archive_options(archive),
+            *(kerberos.jvm_options(paths) if plan.options.secure else ()),
             f"-D{MARK_PROPERTY}={mark_of(paths.name, paths.tag)}",
             f"-Djava.io.tmpdir={paths.root / 'client' / 'tmp'}",
         ],
@@ -423,4 +536,6 @@ def _pipeline(plan: ClusterPlan, paths: ClusterPaths, node: NodePlan) -> Mapping
         "hdfs_conf_dir": str(paths.client_conf_dir),
         # One user's cluster for trying things out: every tenant may use all of its HDFS.
         "tenants": {"*": {"read_prefixes": ["hdfs://"], "write_prefixes": ["hdfs://"]}},
+        # With Kerberos it reads and writes as the service's user, by a keytab.
+        **({"user_tokens": "off"} if plan.options.secure else {}),
     }

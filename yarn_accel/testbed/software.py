@@ -38,6 +38,7 @@ from yarn_accel.hadoop.java import (
     LEAN_FLAGS,
     HadoopInstall,
     archive_options,
+    check_hadoop_version,
     class_path_names,
     fetched,
     fetched_dir,
@@ -47,8 +48,10 @@ from yarn_accel.hadoop.java import (
     write_class_path_jar,
 )
 
-# Later releases of this one artifact are not published; it runs unmodified on 3.5.0.
+# Other releases of this one artifact are not published; it runs unmodified on 3.3.6 and 3.5.0.
 STREAMING_VERSION = "3.4.2"
+# What that release of it was built with; 3.3.6 brings 1.2, which it does not run with.
+COMMONS_CLI_VERSION = "1.9.0"
 PLUGIN_VERSION = "3.6.1"
 NEEDED_BYTES = 600 * 1024 * 1024
 MAVEN_CURE = "apt-get install -y maven"
@@ -90,38 +93,43 @@ class Software:
     archive: Path | None
 
 
-def ensure_software(report: Report) -> Software:
+def ensure_software(report: Report, version: str = HADOOP_VERSION) -> Software:
     """Return the jars and the class data archive, made where they are missing; see `ensure_hadoop`."""
-    install = ensure_hadoop(report)
+    install = ensure_hadoop(report, version=version)
     return Software(install, ensure_archive(install, report))
 
 
 # ---- the jars
 
 
-def ensure_hadoop(report: Report, environ: Mapping[str, str] | None = None) -> HadoopInstall:
+def ensure_hadoop(
+    report: Report, environ: Mapping[str, str] | None = None, version: str = HADOOP_VERSION
+) -> HadoopInstall:
     """Return Hadoop's jars, downloaded when they are not in the cache yet (about 100 MB, a minute).
 
     Args:
         report: gets one line per step of the download; silent when there is nothing to do.
         environ: environment to honour (JAVA_HOME, PATH, HOME, XDG_CACHE_HOME, Maven's own variables).
+        version: of Hadoop.
 
     Raises:
+        ConfigError: that is no version.
         StartupError: no Java 17, no Maven, no disk space, or Maven could not fetch; each with its cure.
     """
+    check_hadoop_version(version)
     environ = dict(os.environ if environ is None else environ)
     java = find_java(environ)
-    installed = fetched(java, environ)
+    installed = fetched(java, environ, version)
     if installed is not None:
         return installed
     java_version(java)
-    home = fetched_dir(environ)
+    home = fetched_dir(environ, version)
     make_cache_dir(home.parent)
     with locked(home.with_name(home.name + ".lock"), report):
-        installed = fetched(java, environ)
+        installed = fetched(java, environ, version)
         if installed is None:
-            _resolve(home, environ, report)
-            installed = fetched(java, environ)
+            _resolve(home, version, environ, report)
+            installed = fetched(java, environ, version)
     if installed is None:
         raise StartupError(f"{home} is not complete after the download", cure="remove it and try again")
     return installed
@@ -139,7 +147,7 @@ def locked(path: Path, report: Report) -> Iterator[None]:
         yield
 
 
-def _resolve(home: Path, environ: Mapping[str, str], report: Report) -> None:
+def _resolve(home: Path, version: str, environ: Mapping[str, str], report: Report) -> None:
     maven = shutil.which("mvn", path=environ.get("PATH"))
     if maven is None:
         raise StartupError("Maven is not on this machine; it fetches Hadoop's jars", cure=MAVEN_CURE)
@@ -151,16 +159,16 @@ def _resolve(home: Path, environ: Mapping[str, str], report: Report) -> None:
         )
     with tempfile.TemporaryDirectory(prefix=".hadoop-", dir=home.parent) as name:
         work = Path(name)
-        (work / "pom.xml").write_text(pom_text())
-        report(f"Hadoop {HADOOP_VERSION}: resolving its jars with Maven (about 100 MB when none are cached)")
+        (work / "pom.xml").write_text(pom_text(version))
+        report(f"Hadoop {version}: resolving its jars with Maven (about 100 MB when none are cached)")
         started_s = time.monotonic()
-        _maven(maven, work, environ, report)
+        _maven(maven, work, version, environ, report)
         jars = sorted((work / "lib").glob("*.jar"))
         sizes = {jar.name: jar.stat().st_size for jar in jars}
         if f"hadoop-streaming-{STREAMING_VERSION}.jar" not in sizes:
             raise StartupError("Maven left no hadoop-streaming jar", cure="see the settings of Maven")
         write_class_path_jar(work / "lib" / "class-path.jar", list(sizes))
-        (work / "install.json").write_text(json.dumps({"version": HADOOP_VERSION, "jars": sizes}, indent=1))
+        (work / "install.json").write_text(json.dumps({"version": version, "jars": sizes}, indent=1))
         if home.exists():
             shutil.rmtree(home)
         ready = work / "ready"
@@ -169,21 +177,23 @@ def _resolve(home: Path, environ: Mapping[str, str], report: Report) -> None:
             (work / part).rename(ready / part)
         ready.rename(home)
     wall_s = time.monotonic() - started_s
-    report(f"Hadoop {HADOOP_VERSION}: {len(sizes)} jars, {sum(sizes.values()) / 1e6:.0f} MB, {wall_s:.0f} s")
+    report(f"Hadoop {version}: {len(sizes)} jars, {sum(sizes.values()) / 1e6:.0f} MB, {wall_s:.0f} s")
 
 
-def pom_text() -> str:
-    """The generated pom: the direct artifacts, and streaming without anything it would pull in."""
+def pom_text(version: str) -> str:
+    """The generated pom: the direct artifacts, and streaming without anything it would pull in but one."""
     dependencies = "".join(
         f"<dependency><groupId>org.apache.hadoop</groupId><artifactId>{name}</artifactId>"
-        f"<version>{HADOOP_VERSION}</version></dependency>\n"
+        f"<version>{version}</version></dependency>\n"
         for name in ARTIFACTS
     )
     return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion>
 <groupId>cluster-accel</groupId><artifactId>hadoop</artifactId><version>1</version><packaging>pom</packaging>
 <dependencies>
-{dependencies}<dependency><groupId>org.apache.hadoop</groupId><artifactId>hadoop-streaming</artifactId>
+{dependencies}<dependency><groupId>commons-cli</groupId><artifactId>commons-cli</artifactId>
+<version>{COMMONS_CLI_VERSION}</version></dependency>
+<dependency><groupId>org.apache.hadoop</groupId><artifactId>hadoop-streaming</artifactId>
 <version>{STREAMING_VERSION}</version>
 <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>
 </dependencies>
@@ -198,8 +208,8 @@ def pom_text() -> str:
 """
 
 
-def _maven(maven: str, work: Path, environ: Mapping[str, str], report: Report) -> None:
-    progress = _Progress(report)
+def _maven(maven: str, work: Path, version: str, environ: Mapping[str, str], report: Report) -> None:
+    progress = _Progress(report, version)
     done = stream([maven, "-B", "-f", str(work / "pom.xml"), "package"], progress.line, env=environ, cwd=work)
     if not done.ok:
         errors = [line for line in done.stderr.splitlines() if line.startswith("[ERROR]")]
@@ -213,8 +223,8 @@ def _maven(maven: str, work: Path, environ: Mapping[str, str], report: Report) -
 class _Progress:
     """Turns Maven's download lines into one progress line every two seconds."""
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    def __init__(self, report: Report, version: str) -> None:
+        self._report, self._version = report, version
         self._n_files = 0
         self._next_s = time.monotonic() + 2
 
@@ -227,7 +237,7 @@ class _Progress:
             self._next_s = now_s + 2
             name = text.rsplit("/", 2)[-2:] if "/s)" in text else [text]
             last = "/".join(name).split(" (")[0].rsplit("/", 1)[-1]
-            self._report(f"Hadoop {HADOOP_VERSION}: {self._n_files} files fetched, last {last}")
+            self._report(f"Hadoop {self._version}: {self._n_files} files fetched, last {last}")
 
 
 # ---- the class data archive

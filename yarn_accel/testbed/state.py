@@ -117,6 +117,16 @@ class ClusterPaths:
         """The NameNode's directory; it exists only when it has been formatted completely."""
         return self.node_dir(MASTER) / "namenode"
 
+    @property
+    def shared_edits_dir(self) -> Path:
+        """Where the active NameNode of two writes its edits."""
+        return self.root / "nodes" / "shared-edits"
+
+    @property
+    def zookeeper_config(self) -> Path:
+        """ZooKeeper's settings."""
+        return self.root / "zookeeper.cfg"
+
     def node_dir(self, node: str) -> Path:
         """Return a node's own data."""
         return self.root / "nodes" / node

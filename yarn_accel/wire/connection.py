@@ -92,7 +92,14 @@ class State(enum.Enum):
 
 
 _BOTH = frozenset({msg.Ping, msg.Pong, msg.Goodbye})
-_FROM_CLIENT = _BOTH | {msg.Request, msg.Cancel, msg.StatsRequest, msg.Lend, msg.GiveBack}
+_FROM_CLIENT = _BOTH | {
+    msg.Request,
+    msg.Cancel,
+    msg.StatsRequest,
+    msg.Lend,
+    msg.GiveBack,
+    msg.UserTokens,
+}
 _FROM_SERVER = _BOTH | {
     msg.Result,
     msg.Failed,
@@ -102,6 +109,7 @@ _FROM_SERVER = _BOTH | {
     msg.Drain,
     msg.Stats,
     msg.Lent,
+    msg.UserAccepted,
 }
 #: Whose end -> message classes that an open connection accepts there.
 ACCEPTED: Dict[str, FrozenSet[Type[object]]] = {
@@ -109,6 +117,8 @@ ACCEPTED: Dict[str, FrozenSet[Type[object]]] = {
     "client": frozenset(_FROM_SERVER),
 }
 _ABOUT_LENDING = frozenset({msg.Lend, msg.Lent, msg.GiveBack})
+#: Accepted only where both ends have agreed that requests may run as the job's user.
+ABOUT_USERS = frozenset({msg.UserTokens, msg.UserAccepted})
 _PAYLOAD_COMPLETE = PayloadComplete()
 
 

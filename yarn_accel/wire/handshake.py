@@ -33,7 +33,16 @@ from yarn_accel.errors import (
     UnavailableError,
 )
 from yarn_accel.wire.checksums import CHECKSUMS, available_checksums
-from yarn_accel.wire.connection import TAG_BYTES, Connection, Frame, Limits, State, Tagger, pack_prefix
+from yarn_accel.wire.connection import (
+    ABOUT_USERS,
+    TAG_BYTES,
+    Connection,
+    Frame,
+    Limits,
+    State,
+    Tagger,
+    pack_prefix,
+)
 from yarn_accel.wire.credential import Credential, derive_key, parse_identifier
 from yarn_accel.wire.schema import (
     Field,
@@ -54,6 +63,8 @@ MEMFD = "memfd"
 PROGRESS = "progress"
 #: The capability to say which operations take several small calls as one request.
 PACKING = "packing"
+#: The capability to have requests run as the user whose HDFS tokens the client hands over.
+USER_TOKENS = "user-tokens"
 PROGRESS_INTERVAL_S = 1.0
 NONCE_BYTES = 32
 #: Most operations that a Welcome names.
@@ -280,6 +291,8 @@ class _End(Connection):
         self.state = State.OPEN
         self.capabilities = frozenset(offered) & frozenset(own)
         self._may_lend = MEMFD in self.capabilities
+        if USER_TOKENS not in self.capabilities:
+            self._receives, self._sends = self._receives - ABOUT_USERS, self._sends - ABOUT_USERS
         self.limits = self._limits
         self.use_checksum(self.checksum)
 

@@ -21,6 +21,7 @@ Which field belongs where is data, in `BY_KIND`.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
 import operator
@@ -80,6 +81,11 @@ MAX_HEADER_BYTES = 1024 * 1024
 MAX_KEY_BYTES = 240
 #: The largest id, token or segment.
 MAX_NUMBER = 2**53
+#: Bounds of a `UserTokens`: of the tokens, and of the parts of each.
+MAX_HDFS_TOKENS = 4
+MAX_IDENTIFIER_BYTES = 4096
+MAX_PASSWORD_BYTES = 256
+MAX_SERVICE_CHARS = 256
 
 
 @dataclass(frozen=True)
@@ -270,6 +276,44 @@ class GiveBack:
 
 
 @dataclass(frozen=True)
+class HdfsToken:
+    """An HDFS delegation token of the job's user: who has it acts as that user in HDFS.
+
+    Attributes:
+        service: the file system it was given for, as the job's token file says; nobody has authenticated it.
+    """
+
+    identifier: bytes = dataclasses.field(repr=False)
+    password: bytes = dataclasses.field(repr=False)
+    service: str = ""
+
+
+@dataclass(frozen=True)
+class UserTokens:
+    """The first message of a client that said it has tokens: its requests are to run as the job's user.
+
+    It is answered by `UserAccepted` or `Failed`, and only sent to a server that the client has authenticated
+    by more than the credential (SPEC.md).
+
+    Attributes:
+        tokens: all of one owner.
+        application: the application the client belongs to, which ends the session when it ends; may be empty.
+    """
+
+    id: int
+    tokens: Tuple[HdfsToken, ...]
+    application: str = ""
+
+
+@dataclass(frozen=True)
+class UserAccepted:
+    """From now on the requests of this connection run as `principal`."""
+
+    id: int
+    principal: str
+
+
+@dataclass(frozen=True)
 class Ping:
     """Asks for a `Pong` with the same token."""
 
@@ -330,6 +374,8 @@ Message = Union[
     StatsRequest,
     Stats,
     Goodbye,
+    UserTokens,
+    UserAccepted,
 ]
 
 
@@ -484,12 +530,14 @@ def _plain(value: Any) -> Any:
         return {name: _plain(item) for name, item in value._asdict().items()}
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
     if isinstance(value, _RECORDS):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return value
 
 
-_RECORDS = (TensorSpec, RemoteInput, Placement)
+_RECORDS = (TensorSpec, RemoteInput, Placement, HdfsToken)
 
 
 # Headers
@@ -510,6 +558,24 @@ def _aligned(value: Any) -> int:
     return offset
 
 
+def _secret(max_bytes: int) -> Check:
+    """One to so many bytes in base64; unlike other checks it never repeats the value that it refuses."""
+    max_chars = 4 * -(-max_bytes // 3)
+
+    def check(value: Any) -> bytes:
+        raw = b""
+        if isinstance(value, str) and len(value) <= max_chars:
+            try:
+                raw = base64.b64decode(value.encode("ascii"), validate=True)
+            except ValueError:
+                raw = b""
+        if not 1 <= len(raw) <= max_bytes:
+            raise FieldError("1 to {} bytes in base64 expected".format(max_bytes))
+        return raw
+
+    return check
+
+
 def _input(value: Any) -> Any:
     return _REMOTE(value) if isinstance(value, dict) and "uri" in value else _TENSOR_SPEC(value)
 
@@ -523,6 +589,23 @@ _TENSOR_SPEC: Check = record_of(
 _REMOTE = record_of(RemoteInput, Field("uri", text(4096, 1)), Field("spec", optional(_TENSOR_SPEC)))
 _NAMED_TENSOR = record_of(NamedTensor, Field("name", _NAME), Field("spec", _TENSOR_SPEC))
 _OFFSETS = list_of(_aligned, MAX_TENSORS)
+_HDFS_TOKEN = record_of(
+    HdfsToken,
+    Field("identifier", _secret(MAX_IDENTIFIER_BYTES)),
+    Field("password", _secret(MAX_PASSWORD_BYTES)),
+    Field("service", text(MAX_SERVICE_CHARS)),
+)
+_TOKEN_LIST = list_of(_HDFS_TOKEN, MAX_HDFS_TOKENS)
+
+
+def _tokens(value: Any) -> Any:
+    """One or more tokens; what is none of the form is not repeated in the error either."""
+    if not isinstance(value, list) or not value or not all([isinstance(item, dict) for item in value]):
+        raise FieldError("a list of 1 to {} tokens expected".format(MAX_HDFS_TOKENS))
+    return _TOKEN_LIST(value)
+
+
+_APPLICATION = pattern(r"(application_[0-9]{1,20}_[0-9]{1,10})?", "the id of an application")
 _PLACEMENT = optional(record_of(Placement, Field("segment", _SEGMENT), Field("offsets", _OFFSETS)))
 
 
@@ -679,6 +762,14 @@ _LAYOUTS = (
     _simple(29, Lend, "id", Field("n_bytes", integer(1, 2**53))),
     _simple(30, Lent, "id", Field("segment", _SEGMENT), Field("n_bytes", integer(1, 2**53))),
     _simple(31, GiveBack, "segment"),
+    _simple(
+        32,
+        UserTokens,
+        "id",
+        Field("tokens", _tokens),
+        Field("application", _APPLICATION),
+    ),
+    _simple(33, UserAccepted, "id", Field("principal", text(512, 1))),
 )
 #: By the kind of their frame; kinds below 16 belong to the handshake.
 BY_KIND = {layout.kind: layout for layout in _LAYOUTS}

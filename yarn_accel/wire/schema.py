@@ -72,6 +72,8 @@ def load_header(data: Union[bytes, bytearray], place: str) -> Dict[str, Any]:
         if b"\\u" in data:
             json.dumps(header, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
+        if not _is_of_json(error):
+            raise
         raise HeaderError("{}: the header is not JSON ({})".format(place, error)) from None
     if not isinstance(header, dict):
         raise HeaderError("{}: the header is not a JSON object".format(place))
@@ -93,7 +95,18 @@ def dump_header(header: Mapping[str, Any], place: str) -> bytes:
     except HeaderError as error:
         raise LocalProtocolError(error.message) from None
     except (TypeError, ValueError, RecursionError) as error:
+        if not _is_of_json(error):
+            raise
         raise LocalProtocolError("{}: cannot be written as JSON ({})".format(place, error)) from None
+
+
+def _is_of_json(error: BaseException) -> bool:
+    """Whether this module or JSON's raised an error; else a signal handler of the caller did, meanwhile."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
+    return module == __name__ or module == "codecs" or module.partition(".")[0] == "json"
 
 
 def read_fields(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -11,10 +12,15 @@ from yarn_accel.core.tasks.attempt_orders import AttemptId
 
 
 class AttemptLog:
-    """A log of at most so many bytes: its begin as it comes, and its end when it is closed."""
+    """A log of at most so many bytes: its begin as it comes, and its end when it is closed.
 
-    def __init__(self, file: BinaryIO, max_bytes: int) -> None:
-        self._file = file
+    Args:
+        make: makes its file, once there is something to write: that takes longer than a short task.
+    """
+
+    def __init__(self, make: Callable[[], BinaryIO], max_bytes: int) -> None:
+        self._make = make
+        self._made: BinaryIO | None = None
         self._left = max_bytes // 2
         self._tail = bytearray()
         self._max_tail = max_bytes // 2
@@ -37,8 +43,16 @@ class AttemptLog:
         """Write its end."""
         if self._n_dropped:
             self._file.write(b"\n[%d bytes are left out here]\n" % self._n_dropped)
-        self._file.write(self._tail)
-        self._file.close()
+        if self._tail:
+            self._file.write(self._tail)
+        if self._made is not None:
+            self._made.close()
+
+    @property
+    def _file(self) -> BinaryIO:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
 
 
 class LogFolder:
@@ -59,10 +73,12 @@ class LogFolder:
         self._lock = threading.Lock()
 
     def begin(self, attempt: AttemptId) -> AttemptLog:
-        """A new log; one that the attempt had before is replaced."""
-        path = self._folder / f"{attempt}.log"
+        """A new log; an attempt that prints nothing has no file."""
+        return AttemptLog(lambda: self._made(self._folder / f"{attempt}.log"), self._max_bytes)
+
+    def _made(self, path: Path) -> BinaryIO:
         with self._lock:
             self._logs.append(path)
             while len(self._logs) > self._max_logs:
                 self._logs.popleft().unlink(missing_ok=True)
-        return AttemptLog(path.open("wb"), self._max_bytes)
+        return path.open("wb")

@@ -1,8 +1,9 @@
 """Runs one attempt: its inputs into its folder, its split into its command, its output to a file, the commit.
 
-A command has three threads: this one takes the output, one feeds the lines, one reads standard error. The
-pipes between are what bounds memory. A function is called in a process that may have run before. `run` ends
-only when nothing that the attempt has started runs any more.
+A command has up to three threads: this one takes the output, one feeds the lines, one reads standard error.
+Without an output file this one reads standard error, and without a split nothing is fed. The pipes between
+are what bounds memory. A function is called in a process that may have run before. `run` ends only when
+nothing that the attempt has started runs any more.
 """
 
 from __future__ import annotations
@@ -10,31 +11,98 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
+import posixpath
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from io import FileIO
 from pathlib import Path
 
-from yarn_accel.core.tasks.attempt_orders import AttemptOrder, FunctionCall, InputSplit, is_file_name
+from yarn_accel.core.tasks.attempt_orders import (
+    AttemptOrder,
+    FunctionCall,
+    InputSplit,
+    OutputFile,
+    is_file_name,
+)
 from yarn_accel.core.tasks.worker_messages import MAX_LINE, AttemptEnd, AttemptOutcome
-from yarn_accel.errors import AccelError
+from yarn_accel.errors import AccelError, StorageError
 from yarn_accel.storage import Store
 from yarn_accel.worker.attempt_log import LogFolder
-from yarn_accel.worker.attempt_output import AttemptOutput
 from yarn_accel.worker.file_cache import FileCache
 from yarn_accel.worker.function_call import CallReply, FunctionProcessLost
 from yarn_accel.worker.function_pool import FunctionPool, FunctionSlot
 from yarn_accel.worker.guarded_process import Guard, GuardedProcess
 from yarn_accel.worker.line_split import split_lines
 from yarn_accel.worker.operation_program import OperationProgram
-from yarn_accel.worker.process_tree import bytes_read
 from yarn_accel.worker.python_environments import PythonEnvironments
 from yarn_accel.worker.read_phase import ReaderCount, ReadPhase
-from yarn_accel.worker.streaming import ErrorLines, printable, streaming_environment
-from yarn_accel.worker.task_folder import TaskFolderOutput
+from yarn_accel.worker.reuse import AttemptFolders
+from yarn_accel.worker.streaming import (
+    ATTEMPT_NAMES,
+    ErrorLines,
+    attempt_folder,
+    printable,
+    streaming_environment,
+)
+from yarn_accel.worker.task_folder import EarlierTasks, TaskFolderOutput
+
+
+class AttemptOutput:
+    """Writes and commits one attempt's output.
+
+    Raises:
+        StorageError: from every method; names the place.
+    """
+
+    def __init__(self, store: Store, order: AttemptOrder, output: OutputFile) -> None:
+        self._store = store
+        self._name = output.name
+        self._folder = output.folder.rstrip("/")
+        self._own = attempt_folder(order, output)
+        self._target = f"{self._folder}/{output.name}"
+
+    def is_committed(self) -> bool:
+        """Whether some attempt of this task is done."""
+        return self._store.exists(self._target)
+
+    is_done_earlier = is_committed
+
+    def prepare(self) -> None:
+        """Make the attempt's folder: a command may put files there at once."""
+        self._store.mkdirs(self._own)
+
+    def write(self, parts: Iterable[bytes]) -> int:
+        """Write everything; nobody takes it for output yet."""
+        return self._store.write_new(f"{self._own}/{self._name}", parts)
+
+    def commit(self, check: Callable[[], None]) -> bool:
+        """Make it the task's output; False where another attempt was first.
+
+        Args:
+            check: called right before the step that counts; raises where it must not be done any more.
+        """
+        if self.is_committed():
+            return False
+        for uri in self._store.list(self._own):
+            name = posixpath.basename(uri)
+            if name != self._name:
+                self._store.rename(uri, f"{self._folder}/{name}", overwrite=True)
+        check()
+        try:
+            self._store.rename(f"{self._own}/{self._name}", self._target, overwrite=False)
+        except StorageError:
+            if self.is_committed():
+                return False
+            raise
+        return True
+
+    def clean(self) -> None:
+        """Delete what is left of this attempt; fine where that is nothing, or fails."""
+        with contextlib.suppress(StorageError):
+            self._store.delete(self._own)
+
 
 _PIPE_BYTES = 1024 * 1024
 
@@ -44,12 +112,13 @@ class RunPlace:
     """What all attempts of a worker share.
 
     Attributes:
-        work_folder: each attempt has a folder in it while it runs.
+        folders: each attempt has one while it runs.
         files: that applications ship, and that tasks leave for others.
         logs: each attempt's standard error stays there.
         environ: the worker's own environment.
         functions: the processes that call functions, and what all attempts occupy.
         environments: other Python environments than the worker's.
+        earlier: tasks that were done before.
         program: starts operation tasks.
     """
 
@@ -57,11 +126,12 @@ class RunPlace:
     store: Store
     readers: ReaderCount
     files: FileCache
-    work_folder: Path
+    folders: AttemptFolders
     logs: LogFolder
     environ: Mapping[str, str]
     functions: FunctionPool
     environments: PythonEnvironments
+    earlier: EarlierTasks
     program: OperationProgram = field(default_factory=OperationProgram)
     clock: Callable[[], float] = time.monotonic
 
@@ -81,7 +151,8 @@ class AttemptRun:
         self._place = place
         self._order = order
         self._devices = devices
-        self._folder = place.work_folder / order.attempt
+        self._folder = place.folders.of(order.attempt)
+        self._output = self._make_output()
         self._lock = threading.Lock()
         self._is_stopped = False
         self._process: GuardedProcess | None = None
@@ -120,11 +191,14 @@ class AttemptRun:
         if process is not None:
             process.signal(force)
 
-    def run(self) -> AttemptEnd:
-        """Run it to its end; never raises."""
+    def run(self, processes_ended: Callable[[], None]) -> AttemptEnd:
+        """Run it to its end; never raises.
+
+        Args:
+            processes_ended: called where its output is written now, and nothing of it runs any more.
+        """
         try:
-            with self._place.functions.slot(self._order, self._devices) as slot:
-                end = self._run(slot)
+            end = self._run(processes_ended)
         except _Stopped:
             end = AttemptEnd(AttemptOutcome.FAILED, error="it was ended")
         except AccelError as error:
@@ -133,26 +207,30 @@ class AttemptRun:
             end = AttemptEnd(AttemptOutcome.FAILED, error=printable(f"{type(error).__name__}: {error}"))
         finally:
             self._place.readers.end(self.phase)
-            shutil.rmtree(self._folder, ignore_errors=True)
         return end
 
-    def _run(self, slot: FunctionSlot) -> AttemptEnd:
-        output = self._output()
-        if output is not None and output.is_committed():
+    def clean(self) -> None:
+        """Remove what is left of it on this node; called after `run`, when others know of its end."""
+        if isinstance(self._output, TaskFolderOutput):
+            self._output.keep_copies()
+        self._place.folders.give_back(self._folder)
+
+    def _run(self, processes_ended: Callable[[], None]) -> AttemptEnd:
+        output = self._output
+        if output is not None and output.is_done_earlier():
             result = output.kept_result() if isinstance(output, TaskFolderOutput) else ""
             return AttemptEnd(AttemptOutcome.DONE, was_done_before=True, result=result)
         try:
-            self._prepare_folder()
-            if output is not None:
-                output.prepare()
-            self._check()
-            function = self._order.function
-            end = self._run_command(output) if function is None else self._run_function(slot, function)
+            with self._place.functions.slot(self._order, self._devices) as slot:
+                end = self._compute(slot)
             if end.outcome is not AttemptOutcome.DONE:
                 return end
-            if isinstance(output, TaskFolderOutput):
-                output.keep_result(end.result)
-            is_first = output is None or output.commit(self._check)
+            is_first = True
+            if output is not None:
+                processes_ended()
+                if isinstance(output, TaskFolderOutput):
+                    output.keep_result(end.result)
+                is_first = output.commit(self._check)
             now_s = self._place.clock()
             return replace(
                 end,
@@ -164,20 +242,32 @@ class AttemptRun:
             if output is not None:
                 output.clean()
 
-    def _output(self) -> AttemptOutput | TaskFolderOutput | None:
+    def _compute(self, slot: FunctionSlot) -> AttemptEnd:
+        """Run its command, or call its function."""
+        output = self._output
+        self._prepare_folder()
+        if output is not None:
+            output.prepare()
+        self._check()
+        function = self._order.function
+        return self._run_command(output) if function is None else self._run_function(slot, function)
+
+    def _make_output(self) -> AttemptOutput | TaskFolderOutput | None:
         order, place = self._order, self._place
         if order.output is not None:
             return AttemptOutput(place.store, order, order.output)
         if order.output_folder is None:
             return None
-        return TaskFolderOutput(place.store, place.files, order, order.output_folder, self._folder)
+        return TaskFolderOutput(
+            place.store, place.files, place.earlier, order, order.output_folder, self._folder
+        )
 
     def _check(self) -> None:
         if self._is_stopped:
             raise _Stopped
 
     def _prepare_folder(self) -> None:
-        (self._folder / "tmp").mkdir(parents=True)
+        self._place.folders.make(self._folder)
         # A function's archives are where its process is.
         archives = self._order.function.archives if self._order.function is not None else ()
         for name, uri in self._order.files:
@@ -218,22 +308,28 @@ class AttemptRun:
 
     def _run_streams(self, output: AttemptOutput | None) -> int:
         with contextlib.ExitStack() as ours:
-            (stdin, lines_in), (out, stdout), (errors, stderr) = (_pipe(ours) for _ in range(3))
+            (stdin, lines_in), (errors, stderr) = _pipe(ours), _pipe(ours)
             # Without an output file the output is a part of the log.
-            process = self._start(stdin, stdout if output is not None else stderr, stderr)
+            out, stdout = _pipe(ours) if output is not None else (errors, stderr)
+            process = self._start(stdin, stdout, stderr)
             for theirs in (stdin, stdout, stderr):
                 theirs.close()
-            threads = [
-                threading.Thread(target=self._feed, args=(lines_in,), daemon=True, name="split"),
-                threading.Thread(target=self._read_errors, args=(errors,), daemon=True, name="stderr"),
-            ]
-            for thread in threads:
-                thread.start()
-            if output is not None:
+            if self._order.input is None:
+                lines_in.close()
+                feeding = None
+            else:
+                feeding = _thread("split", self._feed, lines_in, self._order.input)
+            if isinstance(self._output, TaskFolderOutput):
+                self._output.begin()
+            if output is None:
+                self._read_errors(errors)
+            else:
+                reading = _thread("stderr", self._read_errors, errors)
                 self._take_output(output, out)
+                reading.join()
             end = process.wait()
-            for thread in threads:
-                thread.join()
+            if feeding is not None:
+                feeding.join()
         self.sample(end.read_bytes)
         return end.exit_status
 
@@ -241,7 +337,8 @@ class AttemptRun:
         program, order = self._place.program, self._order
         environment = {**self._environment(), **program.environment(order)}
         fds = stdin.fileno(), stdout.fileno(), stderr.fileno()
-        process = self._place.guard.start(program.argv(order), environment, self._folder, fds)
+        argv = program.argv(order)
+        process = self._place.guard.start(argv, environment, self._folder, fds, own=ATTEMPT_NAMES)
         self._runs_in(process)
         return process
 
@@ -280,25 +377,21 @@ class AttemptRun:
         environ = {**self._environment(), **place.functions.environment(order)}
         interpreter = place.environments.interpreter(order)
         while True:
-            with contextlib.ExitStack() as ours:
-                log = _pipe(ours)
-                if slot.process is None:
-                    slot.process = place.functions.start(
-                        order, function, self._devices, environ, log[1].fileno(), interpreter
-                    )
-                process = slot.process
-                self._read_before = bytes_read([process.process.pid])
-                self._runs_in(process.process)
-                try:
-                    reply = process.call(function, self._folder, environ, log, self._take_log)
-                except FunctionProcessLost as error:
-                    if error.has_begun or process.is_new:
-                        raise
-                    # It ended while it was idle.
-                    slot.process = None
-                    continue
-                self.sample(bytes_read([process.process.pid]))
-                return reply
+            if slot.process is None:
+                slot.process = place.functions.start(order, function, self._devices, environ, interpreter)
+            process = slot.process
+            self._read_before = process.bytes_read
+            self._runs_in(process.process)
+            try:
+                reply = process.call(function, self._folder, environ, self._take_log)
+            except FunctionProcessLost as error:
+                if error.has_begun or process.is_new:
+                    raise
+                # It ended while it was idle.
+                slot.process = None
+                continue
+            self.sample(process.bytes_read)
+            return reply
 
     def _take_log(self, text: bytes) -> None:
         lines = self._lines
@@ -309,16 +402,14 @@ class AttemptRun:
             raise AccelError(f"the log cannot be written: {error.strerror}") from None
         self._note_reading(lines)
 
-    def _feed(self, stdin: FileIO) -> None:
+    def _feed(self, stdin: FileIO, split: InputSplit) -> None:
         """Give the command its lines; that it does not want all of them is its own affair."""
-        split = self._order.input
         try:
-            if split is not None:
-                self._place.readers.begin(self.phase)
-                self._feed_split(split, stdin)
-                self.phase.end(self._place.clock())
-                if not self.phase.is_reported:
-                    self._place.readers.end(self.phase)
+            self._place.readers.begin(self.phase)
+            self._feed_split(split, stdin)
+            self.phase.end(self._place.clock())
+            if not self.phase.is_reported:
+                self._place.readers.end(self.phase)
         except AccelError as error:
             self._fail(error)
         except OSError as error:
@@ -396,6 +487,12 @@ def _pipe(ours: contextlib.ExitStack) -> tuple[FileIO, FileIO]:
     with contextlib.suppress(OSError):
         fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     return ours.enter_context(FileIO(read_end, "r")), ours.enter_context(FileIO(write_end, "w"))
+
+
+def _thread(name: str, work: Callable[..., None], *arguments: object) -> threading.Thread:
+    thread = threading.Thread(target=work, args=arguments, daemon=True, name=name)
+    thread.start()
+    return thread
 
 
 def _exit_error(status: int, lines: ErrorLines) -> str:

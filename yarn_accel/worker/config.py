@@ -55,6 +55,9 @@ class WorkerConfig(BaseModel):
     )
     max_log_bytes: int = Field(_MIB, ge=4096, le=2**30, description="bytes of one task's log")
     max_logs: int = Field(2000, ge=1, le=100_000, description="logs that are kept; the oldest go first")
+    default_fs: str = Field(
+        "", pattern=r"^(hdfs://[^/?#@]+/?)?$", description="what hdfs:/// means; default: fs.defaultFS"
+    )
     network_interfaces: tuple[str, ...] = Field((), description="default: those with the default route")
     io: Literal["larger", "link", "disk"] = Field(
         "larger", description="whose bytes are the node's I/O: link, disk, or the larger of both"
@@ -68,6 +71,7 @@ class WorkerConfig(BaseModel):
     )
     master_url: str = Field("", description="where the master is; default: ask the RM")
     rm_urls: tuple[str, ...] = Field((), description="web addresses of the ResourceManagers")
+    rm_addresses: tuple[str, ...] = Field((), description="their RPC addresses, as the agents' settings")
     application_id: str = Field("", description="the master's application; default: that of this container")
     application_type: str = Field("yarn-accel", description="else: running applications of this type")
     timeout_s: float = Field(4.0, gt=1, le=60, description="how long to wait for one answer")

@@ -16,8 +16,10 @@ import os
 import shutil
 import stat
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +30,13 @@ _PIECE_BYTES = 1024 * 1024
 _MODE = 0o500
 #: Of all sizes together; the limit of their bytes does not hold back many small ones.
 _MAX_COPIES = 20_000
-_N_LOCKS = 256
+_N_LOCKS = 4096
+#: A file that was announced and is not added in that time is fetched.
+_ADDED_S = 5.0
+#: The first task that takes an added file so soon does not ask the storage for its stamp once more.
+_FRESH_S, _MAX_ADDED = 1.0, 1000
+#: Files that are fetched at once for attempts that wait.
+_N_PREFETCHING = 2
 
 
 class _Copy(NamedTuple):
@@ -56,6 +64,12 @@ class FileCache:
         #: Each for the files whose name begins with its number.
         self._fetching = tuple(threading.Lock() for _ in range(_N_LOCKS))
         self._copies: OrderedDict[str, _Copy] = OrderedDict()
+        #: URIs of files that are about to be added.
+        self._announced: dict[str, threading.Event] = {}
+        #: Stamps of files that were added, the last ones, each for one link, and until when.
+        self._added: dict[str, tuple[Stamp, float]] = {}
+        #: URIs of files that were announced, the last ones.
+        self._made: dict[str, None] = {}
         self._n_bytes = 0
         #: So many files were fetched.
         self.n_fetched = 0
@@ -69,7 +83,12 @@ class FileCache:
         Raises:
             StorageError: it cannot be read.
         """
-        name = _name(uri, self._store.stamp(uri))
+        if (announced := self._announced.get(uri)) is not None:
+            announced.wait(_ADDED_S)
+        stamp, until_s = self._added.pop(uri, (None, 0.0))
+        if stamp is None or time.monotonic() > until_s:
+            stamp = self._store.stamp(uri)
+        name = _name(uri, stamp)
         # Attempts that begin together wait for one fetch.
         with self._fetching_of(name):
             if not self._is_whole(name):
@@ -77,8 +96,47 @@ class FileCache:
             os.link(self._folder / name, target)
         self._keep_limit()
 
+    def announce(self, uri: str) -> None:
+        """A file is written, and `add` follows: who links it meanwhile waits for that."""
+        self._announced[uri] = threading.Event()
+        with self._lock:
+            self._made[uri] = None
+            if len(self._made) > _MAX_COPIES:
+                del self._made[next(iter(self._made))]
+
+    def fetch(self, uri: str, most_bytes: int, took: Callable[[int], None]) -> int:
+        """Have a file here for links that are to come; returns its bytes, and 0 where there is nothing to do.
+
+        That is so where it is too large, and where a task has made it here.
+
+        Args:
+            most_bytes: a larger file is left where it is.
+            took: as for `link`.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        if uri in self._made:
+            return 0  # to ask the storage for its stamp twice is all that would be done
+        stamp = self._store.stamp(uri)
+        if stamp.n_bytes > most_bytes:
+            return 0
+        name = _name(uri, stamp)
+        with self._fetching_of(name):
+            if not self._is_whole(name):
+                self._fetch(uri, name, took)
+        self._keep_limit()
+        return stamp.n_bytes
+
     def add(self, uri: str, source: Path) -> None:
         """Keep a file as the copy of what was written from it; fine where that cannot be."""
+        try:
+            self._add(uri, source)
+        finally:
+            if (announced := self._announced.pop(uri, None)) is not None:
+                announced.set()
+
+    def _add(self, uri: str, source: Path) -> None:
         with contextlib.suppress(StorageError, OSError):
             stamp = self._store.stamp(uri)
             found = source.lstat()
@@ -91,10 +149,14 @@ class FileCache:
                     (self._folder / name).unlink(missing_ok=True)
                     os.link(source, self._folder / name, follow_symlinks=False)
                     self._note(name)
+            with self._lock:
+                self._added[uri] = stamp, time.monotonic() + _FRESH_S
+                if len(self._added) > _MAX_ADDED:
+                    del self._added[next(iter(self._added))]
             self._keep_limit()
 
     def _fetching_of(self, name: str) -> threading.Lock:
-        return self._fetching[int(name[:2], 16)]
+        return self._fetching[int(name[:3], 16)]
 
     def _is_whole(self, name: str) -> bool:
         with self._lock:
@@ -142,6 +204,71 @@ class FileCache:
                 self._n_bytes -= self._copies.pop(name).n_bytes
                 (self._folder / name).unlink(missing_ok=True)
                 fetching.release()
+
+
+class _NotWanted(Exception):
+    """Nobody waits for a file any more."""
+
+
+class InputPrefetch:
+    """Fetches what attempts take that wait here, so that they begin with their files.
+
+    Args:
+        most_bytes: of all files that are fetched for attempts that wait.
+    """
+
+    def __init__(self, files: FileCache, most_bytes: int) -> None:
+        self._files = files
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._waiting: tuple[str, ...] = ()
+        self._wanted: frozenset[str] = frozenset()
+        #: What was begun, and the bytes of what has come.
+        self._begun: dict[str, int] = {}
+        self._n_threads = 0
+
+    def want(self, waiting: Iterable[str], running: Iterable[str]) -> None:
+        """These URIs are taken by attempts that wait, the next first, and by those that run.
+
+        What is fetched goes on while one of either takes it; what nobody takes any more ends.
+        """
+        with self._lock:
+            self._waiting = tuple(dict.fromkeys(waiting))
+            self._wanted = frozenset((*self._waiting, *running))
+            self._begun = {uri: n_bytes for uri, n_bytes in self._begun.items() if uri in self._wanted}
+            n_new = min(
+                _N_PREFETCHING - self._n_threads, sum(uri not in self._begun for uri in self._waiting)
+            )
+            self._n_threads += max(0, n_new)
+        for _ in range(n_new):
+            threading.Thread(target=self._work, daemon=True, name="prefetch").start()
+
+    def _work(self) -> None:
+        while (uri := self._next()) is not None:
+            n_bytes = 0
+            # What cannot be read is the concern of the attempt that takes it.
+            with contextlib.suppress(StorageError, OSError, _NotWanted):
+                n_bytes = self._files.fetch(uri, self._n_bytes_left(), partial(self._check, uri))
+            with self._lock:
+                if uri in self._begun:
+                    self._begun[uri] = n_bytes
+
+    def _next(self) -> str | None:
+        with self._lock:
+            uri = next((each for each in self._waiting if each not in self._begun), None)
+            if uri is None:
+                self._n_threads -= 1
+            else:
+                self._begun[uri] = 0
+            return uri
+
+    def _n_bytes_left(self) -> int:
+        with self._lock:
+            return self._most_bytes - sum(self._begun[uri] for uri in self._waiting if uri in self._begun)
+
+    def _check(self, uri: str, n_bytes: int) -> None:
+        if uri not in self._wanted:
+            raise _NotWanted
 
 
 def _name(uri: str, stamp: Stamp) -> str:

@@ -113,14 +113,12 @@ class FunctionPool:
         function: FunctionCall,
         devices: tuple[str, ...],
         environ: Mapping[str, str],
-        log: int,
         interpreter: str = "",
     ) -> FunctionProcess:
         """A new process.
 
         Args:
             environ: of its first call, which all others have but for the names of the attempt.
-            log: where it prints until its first call begins.
             interpreter: of another Python environment; empty: our own.
 
         Raises:
@@ -135,16 +133,20 @@ class FunctionPool:
         program = (interpreter, _PROGRAM) if interpreter else (sys.executable, "-m", _MODULE)
         argv = (*program, *function.archives)
         ours, theirs = socket.socketpair()
+        log, printed = os.pipe2(os.O_CLOEXEC)
         try:
             with theirs:
                 for name, uri in _archives(order, function):
                     self._files.link(uri, folder / name)
-                process = self._guard.start(argv, own, folder, (theirs.fileno(), log, log), _MARK)
+                process = self._guard.start(argv, own, folder, (theirs.fileno(), printed, printed), _MARK)
         except BaseException:
             ours.close()
+            os.close(log)
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        return FunctionProcess(process, ours, _key(order, function, devices), folder, own)
+        finally:
+            os.close(printed)
+        return FunctionProcess(process, ours, log, _key(order, function, devices), folder, own)
 
     def environment(self, order: AttemptOrder) -> dict[str, str]:
         """What the environment of a function has beside that of a command."""

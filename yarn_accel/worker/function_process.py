@@ -1,15 +1,16 @@
 """``python -m yarn_accel.worker.function_process ARCHIVE...``: calls functions of modules, one by one.
 
 Started by a worker, with a socket as standard input. A message names a function, its arguments as JSON, the
-folder to work in, and variables of the environment; a descriptor beside it is where the call prints. The
-first answer says that the call begins, the second one has the result as JSON, or one line on what failed.
+folder to work in, and variables of the environment. The answer has the result as JSON, or one line on what
+failed. All calls print where this process was started to print.
 
 In another Python environment (3.9 or later) it is run by its path, with nothing of this package but the
 module beside it.
 
 Archives are zip files: they are put on ``sys.path`` and never extracted, so whatever names are in them,
-nothing is written. A call that leaves threads, or another standard output, is answered as not clean: the
-worker starts a new process for the next one then.
+nothing is written. A call that leaves threads, processes or another standard output is answered as not clean:
+the worker ends this process then, with all that it has started, and starts a new one for the next call. Of
+processes it knows all: the kernel makes it the parent of those whose own parents have ended.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ else:  # run by its path in an environment that has nothing of ours: that folder
     from message_channel import receive, send  # type: ignore[import-not-found,no-redef]
 
 _MAX_ERROR = 1000
+_PR_SET_CHILD_SUBREAPER = 36
+#: Also children of `clone` that tell nobody of their end (``__WALL``).
+_WALL = 0x40000000
 
 
 class _ResultError(Exception):
@@ -50,19 +54,17 @@ class _Caller:
         self._pid = os.getpid()
         self._home = Path.cwd()
         self._environ = dict(os.environ)
-        self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self._log = os.dup(1)
         self._streams = sys.stdout, sys.stderr
-        os.dup2(self._null, 0)
+        with open(os.devnull, "rb") as null:  # noqa: PTH123
+            os.dup2(null.fileno(), 0)
+        self._is_reaper = _adopt_orphans()
 
     def run(self) -> None:
         """Serve until the worker is gone."""
         while (received := receive(self._channel)) is not None:
-            message, (log,) = received
+            message, _ = received
             number = message["call"]
-            send(self._channel, {"begun": number})
-            for fd in (1, 2):
-                os.dup2(log, fd)
-            os.close(log)
             self._set_environ({**self._environ, **message["environment"]})
             os.chdir(message["folder"])
             answer = _called(message["function"], message["arguments"], message["max_result"])
@@ -77,11 +79,11 @@ class _Caller:
             with contextlib.suppress(Exception):
                 stream.flush()
         for fd in (1, 2):
-            os.dup2(self._null, fd)
+            os.dup2(self._log, fd)
         os.chdir(self._home)
         self._set_environ(self._environ)
         is_same = (sys.stdout, sys.stderr) == self._streams and not any(each.closed for each in self._streams)
-        return is_same and threading.active_count() == 1
+        return is_same and threading.active_count() == 1 and self._is_reaper and not _has_children()
 
     def _set_environ(self, wanted: Mapping[str, str]) -> None:
         for name in os.environ.keys() - wanted.keys():
@@ -89,6 +91,25 @@ class _Caller:
         for name, value in wanted.items():
             if os.environ.get(name) != value:
                 os.environ[name] = value
+
+
+def _adopt_orphans() -> bool:
+    """Have the kernel make this process the parent of its descendants whose parents end; whether it does."""
+    try:
+        import ctypes
+
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+def _has_children() -> bool:
+    """Whether a process that a call has started is there, also one that ended and was not waited for."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | _WALL)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _called(function: str, arguments: str, max_result: int) -> dict[str, str]:

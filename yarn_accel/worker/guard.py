@@ -9,6 +9,9 @@ The message ``start`` comes with three descriptors: standard input, output and e
 
 Whose a process is that left its session, its environment says: commands pass the name of their attempt on,
 or the variable that ``mark`` names. One that says nothing is ended once no command runs.
+
+Python programs that are started often are forked (`fork_servers`). Then ``own`` names the variables that each
+attempt has for itself.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from yarn_accel.worker.fork_servers import ForkServers
 from yarn_accel.worker.message_channel import receive, send
 from yarn_accel.worker.process_tree import ProcessInfo, bytes_read, listed_processes
 
@@ -33,6 +38,11 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 #: How often what is left of a session is looked for and killed, and the pauses between.
 _KILL_ROUNDS, _KILL_PAUSE_S = 200, 0.005
+_N_EMPTY_LISTS = 2
+#: So many ended commands may have left something that is found only later.
+_MAX_ENDED = 256
+#: How often servers that fork are looked at, whether they are needed still.
+_LOOK_S = 20.0
 
 
 class _Guard:
@@ -41,6 +51,9 @@ class _Guard:
         self._prctl = ctypes.CDLL(None, use_errno=True).prctl
         #: Pid of the first process of a session -> the worker's number for it, and its attempt's variable.
         self._numbers: dict[int, tuple[int, bytes]] = {}
+        #: The variables of attempts that ended, the last one at the end.
+        self._ended: deque[bytes] = deque(maxlen=_MAX_ENDED)
+        self._forks = ForkServers(self._before_exec(os.getpid()))
 
     def run(self) -> None:
         """Serve until the worker is gone; then nothing that was started here runs any more."""
@@ -54,10 +67,20 @@ class _Guard:
             signal.signal(number, lambda *_: None)
         try:
             while True:
-                ready, _, _ = select.select([self._channel.fileno(), wake_read], [], [])
+                starting = {each.fileno(): each for each in self._forks.starting}
+                timeout_s = self._forks.fork_next_in_s
+                if timeout_s is None and self._forks.pids:
+                    timeout_s = _LOOK_S
+                fds = [self._channel.fileno(), wake_read, *starting]
+                ready, _, _ = select.select(fds, [], [], timeout_s)
                 if wake_read in ready:
                     os.read(wake_read, 4096)
                     self._reap()
+                if wake_read in ready or self._forks.fork_next_in_s == 0.0:
+                    self._forks.fork_next()
+                for fd in starting.keys() & set(ready):
+                    self._forks.greet(starting[fd])
+                self._forks.end_idle()
                 if self._channel.fileno() in ready and not self._serve():
                     return
         except OSError:
@@ -81,26 +104,29 @@ class _Guard:
         return True
 
     def _start(self, message: dict[str, Any], fds: list[int]) -> None:
-        number = message["start"]
+        number, name = message["start"], message["mark"]
         try:
-            process = subprocess.Popen(
-                message["argv"],
-                stdin=fds[0],
-                stdout=fds[1],
-                stderr=fds[2],
-                cwd=message["cwd"],
-                env=message["env"],
-                start_new_session=True,
-                preexec_fn=self._before_exec(os.getpid()),
-            )
+            pid = self._forks.fork(message, fds) or self._started(message, fds)
         except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
             send(self._channel, {"number": number, "error": _start_error(message, error)})
             return
-        name = message["mark"]
         mark = f"{name}={message['env'].get(name, '')}".encode()
-        self._numbers[process.pid] = number, mark
+        self._numbers[pid] = number, mark
+        send(self._channel, {"number": number, "pid": pid})
+
+    def _started(self, message: dict[str, Any], fds: list[int]) -> int:
+        process = subprocess.Popen(
+            message["argv"],
+            stdin=fds[0],
+            stdout=fds[1],
+            stderr=fds[2],
+            cwd=message["cwd"],
+            env=message["env"],
+            start_new_session=True,
+            preexec_fn=self._before_exec(os.getpid()),
+        )
         process.returncode = 0  # it is reaped here, not there
-        send(self._channel, {"number": number, "pid": process.pid})
+        return process.pid
 
     def _before_exec(self, parent: int) -> Callable[[], None]:
         def prepare() -> None:
@@ -124,33 +150,47 @@ class _Guard:
                     os.kill(each.pid, number)
 
     def _reap(self) -> None:
-        """Take the statuses of children that ended; end what the first process of a session leaves."""
+        """Take the statuses of children that ended; end what the first process of a session leaves.
+
+        A process that left its session may take seconds to end, and its own children become ours only then:
+        so these are looked for once more whenever such a process has ended.
+        """
         for pid, status, n_bytes in _ended_children():
+            if pid in self._forks.pids:
+                self._forks.pids.discard(pid)
+                continue
             number, mark = self._numbers.pop(pid, (None, b""))
             if number is not None:
-                self._end_session(pid, mark)
+                self._ended.append(mark)
+            self._end_session(pid)
+            if number is not None:
                 exit_status = os.waitstatus_to_exitcode(status)
                 send(self._channel, {"number": number, "status": exit_status, "read_bytes": n_bytes})
 
-    def _end_session(self, session: int, mark: bytes) -> None:
-        """Kill what is left of a session, and what has left it."""
+    def _end_session(self, session: int) -> None:
+        """Kill what is left of a session, and what has left it or an earlier one."""
         if not self._has_other_children():
             return
+        n_empty = 0
         for _ in range(_KILL_ROUNDS):
             left = [
                 each.pid
                 for each in listed_processes()
-                if not each.is_zombie and (each.session == session or self._has_left(each, mark))
+                if not each.is_zombie and (each.session == session or self._has_left(each))
             ]
-            if not left:
+            # One that became our child while the list was read is missing from it.
+            n_empty = 0 if left else n_empty + 1
+            if n_empty == _N_EMPTY_LISTS:
                 return
+            if not left:
+                continue
             for pid in left:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_KILL_PAUSE_S)
 
     def _has_other_children(self) -> bool:
-        """Whether there are children but the first processes of sessions that run.
+        """Whether there are children but the first processes of sessions that run, and servers that fork.
 
         What a session leaves is below a child of ours, whose parent the kernel made us. No child vanishes
         from the list while it is read, as only this thread reaps them. Looking at all processes takes longer
@@ -160,16 +200,20 @@ class _Guard:
             children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         except OSError:
             return True  # a kernel without CONFIG_PROC_CHILDREN
-        return any(int(pid) not in self._numbers for pid in children)
+        known = self._numbers.keys() | self._forks.pids
+        return any(int(pid) not in known for pid in children)
 
-    def _has_left(self, process: ProcessInfo, mark: bytes) -> bool:
-        """Whether a process is our child, in no session that runs, and of this attempt, or perhaps so."""
-        if process.parent != os.getpid() or process.session in self._numbers:
+    def _has_left(self, process: ProcessInfo) -> bool:
+        """Whether a process is our child, in no session that runs, and perhaps of an attempt that ended."""
+        if process.parent != os.getpid() or process.session in (self._numbers.keys() | self._forks.pids):
             return False
-        if not self._numbers:
+        # A process without memory is about to end, and its children then become ours.
+        if not self._numbers or not process.resident_bytes:
             return True
+        running = {mark for _, mark in self._numbers.values()}
         with contextlib.suppress(OSError):
-            return mark in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            environ = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            return not (set(self._ended) - running).isdisjoint(environ)
         return False
 
 

@@ -8,14 +8,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from yarn_accel.errors import StartupError, UnavailableError
 from yarn_accel.worker.message_channel import receive, send
-from yarn_accel.worker.process_tree import children_of
 
 #: Names the attempt that a process belongs to, to the process and to the guard.
 ATTEMPT_VARIABLE = "mapreduce_task_attempt_id"
@@ -38,11 +37,10 @@ class ProcessEnd(NamedTuple):
 class GuardedProcess:
     """A command that runs, and whatever it has started."""
 
-    def __init__(self, guard: Guard, number: int, pid: int, status: Future[ProcessEnd], mark: bytes) -> None:
+    def __init__(self, guard: Guard, number: int, pid: int, status: Future[ProcessEnd]) -> None:
         self._guard = guard
         self._number = number
         self._status = status
-        self._mark = mark
         #: Of its first process, which is the number of its session.
         self.pid = pid
 
@@ -63,10 +61,6 @@ class GuardedProcess:
         """Send SIGTERM, or SIGKILL, to all its processes."""
         self._guard.signal(self._number, force)
 
-    def has_started_others(self) -> bool:
-        """Whether something that it has started is still there, in its session or not."""
-        return bool(children_of(self.pid)) or self._guard.has_orphan(self._mark)
-
 
 class Guard:
     """The guard's process.
@@ -81,7 +75,6 @@ class Guard:
         self._n_started = 0
         self._starts: dict[int, Future[int]] = {}
         self._statuses: dict[int, Future[ProcessEnd]] = {}
-        self._pids: dict[int, int] = {}
         self._is_closing = False
         self._channel, theirs = socket.socketpair()
         with theirs:
@@ -106,12 +99,15 @@ class Guard:
         cwd: Path,
         fds: tuple[int, int, int],
         mark: str = ATTEMPT_VARIABLE,
+        own: Collection[str] = (),
     ) -> GuardedProcess:
         """Start a command in a session of its own.
 
         Args:
             fds: its standard input, output and error; the caller closes its own copies.
             mark: the variable of `env` by which what it starts is known as its own.
+            own: all variables of `env` that another command of its kind would not have, or not so; without
+                any it is never forked.
 
         Raises:
             StartupError: there is no such program, or it may not be run.
@@ -124,25 +120,14 @@ class Guard:
             number = self._n_started
             self._starts[number], self._statuses[number] = started, status
             message = {"start": number, "argv": list(argv), "env": dict(env), "cwd": str(cwd), "mark": mark}
+            message["own"] = list(own)
             self._send(message, fds)
-        own = f"{mark}={env.get(mark, '')}".encode()
-        return GuardedProcess(self, number, started.result(), status, own)
+        return GuardedProcess(self, number, started.result(), status)
 
     def signal(self, number: int, force: bool) -> None:
         """Send SIGTERM, or SIGKILL, to all processes of a command; it may have ended."""
         with self._lock, contextlib.suppress(UnavailableError):
             self._send({"signal": number, "force": force})
-
-    def has_orphan(self, mark: bytes) -> bool:
-        """Whether a process with this variable lost its parent, so that it is the guard's child now."""
-        with self._lock:
-            first = set(self._pids.values())
-        for pid in children_of(self._process.pid):
-            if pid not in first:
-                with contextlib.suppress(OSError):
-                    if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                        return True
-        return False
 
     def close(self) -> None:
         """End all commands, and the guard."""
@@ -183,11 +168,9 @@ class Guard:
         with self._lock:
             if "status" in message:
                 end = ProcessEnd(int(str(message["status"])), int(str(message["read_bytes"])))
-                self._pids.pop(number, None)
                 self._statuses.pop(number).set_result(end)
             elif "pid" in message:
-                self._pids[number] = pid = int(str(message["pid"]))
-                self._starts.pop(number).set_result(pid)
+                self._starts.pop(number).set_result(int(str(message["pid"])))
             else:
                 self._statuses.pop(number)
                 self._starts.pop(number).set_exception(StartupError(str(message["error"])))

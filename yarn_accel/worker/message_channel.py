@@ -9,7 +9,7 @@ from typing import Any
 
 HEADER = struct.Struct("!I")
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-_FDS = 3
+_FDS = 4
 
 
 def send(channel: socket.socket, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:

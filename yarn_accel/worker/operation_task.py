@@ -28,6 +28,7 @@ from yarn_accel.formats import BytesInMemory, describe, is_array_file, load, nam
 from yarn_accel.storage import Store
 from yarn_accel.uris import split_member, split_uri
 from yarn_accel.wire import TensorSpec
+from yarn_accel.worker.operation_program import DEFAULT_FS_VARIABLE
 
 MAX_VALUES = 4096
 _MAX_FILE_BYTES = 1 << 32
@@ -171,7 +172,7 @@ def _shown(number: int, reply: Reply, keep: KeepFile) -> dict[str, Any]:
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the task; the exit status."""
     runner, operation, params = argv
-    store = Store()
+    store = Store(default_fs=environ.get(DEFAULT_FS_VARIABLE, ""))
     folder = environ.get("mapreduce_task_output_dir", f"file://{Path.cwd()}")
     partition = int(environ.get("mapreduce_task_partition", "0"))
 

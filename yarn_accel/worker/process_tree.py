@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _PROC = Path("/proc")
+_READ_BYTES = 1 << 20
 
 
 class ProcessInfo(NamedTuple):
@@ -43,19 +44,7 @@ def listed_processes() -> Iterator[ProcessInfo]:
     for entry in os.scandir(_PROC):
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
-                yield parse_stat(Path(entry.path, "stat").read_text(encoding="utf-8", errors="replace"))
-
-
-def children_of(pid: int) -> list[int]:
-    """The children of a process, also those that ended and are not waited for; none of one that is gone."""
-    try:
-        return [
-            int(child)
-            for thread in (_PROC / str(pid) / "task").iterdir()
-            for child in (thread / "children").read_text().split()
-        ]
-    except OSError:  # it is gone, or the kernel is without CONFIG_PROC_CHILDREN
-        return [each.pid for each in listed_processes() if each.parent == pid]
+                yield parse_stat(_content(f"{entry.path}/stat").decode("utf-8", "replace"))
 
 
 def processes_of(leaders: Iterable[int], processes: Iterable[ProcessInfo]) -> dict[int, list[ProcessInfo]]:
@@ -78,6 +67,14 @@ def bytes_read(pids: Iterable[int]) -> int:
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            first = (_PROC / str(pid) / "io").read_text(encoding="ascii").split("\n", 1)[0]
-            total += int(first.removeprefix("rchar:"))
+            total += int(_content(f"/proc/{pid}/io").split(b"\n", 1)[0].removeprefix(b"rchar:"))
     return total
+
+
+def _content(path: str) -> bytes:
+    """A file of ``/proc``, read in one call."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _READ_BYTES)
+    finally:
+        os.close(fd)

@@ -15,24 +15,33 @@ import os
 import random
 import secrets
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, Protocol
 
 import aiohttp
 
 from yarn_accel.adapters.signed_http import Signer
 from yarn_accel.client.agent_folders import VARIABLE
-from yarn_accel.core.tasks.attempt_orders import AttemptId
+from yarn_accel.core.tasks.attempt_orders import AttemptId, AttemptOrder
 from yarn_accel.core.tasks.values import ResourceId
-from yarn_accel.core.tasks.worker_messages import MAX_ORDER_BYTES, AttemptEnd, WorkerOrder
+from yarn_accel.core.tasks.worker_messages import (
+    MAX_ORDER_BYTES,
+    AttemptEnd,
+    AttemptOutcome,
+    OrderParser,
+    WorkerOrder,
+    WorkerReport,
+    report_document,
+)
 from yarn_accel.core.tasks.worker_state import (
     AttemptProgress,
     ClockTicked,
     MemoryMeasured,
     OrderReceived,
     OrderRefused,
+    ProcessesEnded,
     RunEnded,
     StartAttempt,
     StopAttempt,
@@ -49,16 +58,49 @@ from yarn_accel.storage import Store
 from yarn_accel.worker.attempt_log import LogFolder
 from yarn_accel.worker.attempt_run import AttemptRun, RunPlace
 from yarn_accel.worker.config import WorkerConfig
-from yarn_accel.worker.file_cache import FileCache
+from yarn_accel.worker.file_cache import FileCache, InputPrefetch
 from yarn_accel.worker.function_pool import FunctionPool, PoolLimits
 from yarn_accel.worker.guard import adopt_orphans, end_children
 from yarn_accel.worker.guarded_process import Guard
-from yarn_accel.worker.master_link import HttpMasterLink, MasterLink
 from yarn_accel.worker.node_io import NodeIo, node_meter
 from yarn_accel.worker.operation_program import operation_program
 from yarn_accel.worker.process_tree import ProcessInfo, bytes_read, listed_processes, processes_of
 from yarn_accel.worker.python_environments import PythonEnvironments
 from yarn_accel.worker.read_phase import ReaderCount
+from yarn_accel.worker.reuse import AttemptFolders, AttemptThreads
+from yarn_accel.worker.task_folder import EarlierTasks
+
+REPORT_PATH = "/v1/worker"
+
+
+class MasterLink(Protocol):
+    """Two exchanges at once at most, begun one after the other; each may be cancelled."""
+
+    async def exchange(self, report: WorkerReport) -> WorkerOrder:
+        """Send a report, and return the order that is the reply.
+
+        Raises:
+            RemoteProtocolError: the reply is no order.
+            AccelError: there is none; another try may work.
+        """
+        ...
+
+
+class HttpMasterLink:
+    """Signed requests to the master, wherever it is."""
+
+    def __init__(self, connection: MasterConnection) -> None:
+        self._connection = connection
+        self._parser = OrderParser()
+
+    async def exchange(self, report: WorkerReport) -> WorkerOrder:
+        """See `MasterLink`."""
+
+        def parse(document: Any, _: str) -> WorkerOrder:
+            return self._parser.parse(document)
+
+        return await self._connection.post(REPORT_PATH, report_document(report), parse)
+
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +115,8 @@ _RETRY_S = 0.1
 _SUPERSEDED_S = 0.02
 #: A master that has nothing new and does not hold its reply is not asked more often than this.
 _MIN_POLL_S = 0.1
+#: The same where nothing could start: of tasks that take less it hears with their ends.
+_FULL_POLL_S = 0.25
 #: News that nobody waits for is sent so soon, with what else happens meanwhile.
 _SOON_S = 0.02
 
@@ -97,7 +141,8 @@ async def _serve(config: WorkerConfig, key: bytes, report: Callable[[str], None]
         connection = MasterConnection(
             session, signer, MasterDiscovery(config), config.timeout_s, MAX_ORDER_BYTES
         )
-        service = WorkerService(config, HttpMasterLink(connection), Store())
+        store = Store(default_fs=config.default_fs)
+        service = WorkerService(config, HttpMasterLink(connection), store)
         report(f"worker {config.worker} ready, pid {os.getpid()}")
         # What is loaded stays: to look for garbage among it takes 30 ms each time, in which nothing starts.
         gc.freeze()
@@ -121,6 +166,7 @@ class WorkerService:
         self._interval = HeartbeatInterval(_RETRY_S, config.max_backoff_s, random.random)
         self._problem = ""
         self._runs: dict[AttemptId, AttemptRun] = {}
+        self._threads = AttemptThreads()
         self._activity: dict[AttemptId, tuple[int, ...]] = {}
         self._state = WorkerState(
             WorkerCapacity(
@@ -141,14 +187,21 @@ class WorkerService:
         logs = LogFolder(Path(config.log_dir).absolute(), config.max_log_bytes, config.max_logs)
         self._guard = Guard(self._note_lost_guard)
         agent_socket = filled(config.agent_socket, config.node, config.application_id)
-        program = operation_program(work_folder, agent_socket, os.environ)
+        program = operation_program(work_folder, agent_socket, os.environ, config.default_fs)
         files = FileCache(store, work_folder / _FILES, config.max_files_mib * 1024 * 1024)
+        self._prefetch = InputPrefetch(files, config.max_files_mib * 1024 * 1024 // 2)
         limits = PoolLimits(config.cores, config.memory_mib * 1024 * 1024, config.function_idle_s)
         self._functions = FunctionPool(self._guard, files, work_folder / _FUNCTIONS, limits)
         # Tasks use the servers of their own application, where several run.
-        mine = work_folder, logs, {VARIABLE: config.application_id, **os.environ}, self._functions
+        mine = (
+            AttemptFolders(work_folder),
+            logs,
+            {VARIABLE: config.application_id, **os.environ},
+            self._functions,
+        )
         environments = PythonEnvironments(files, work_folder / _ENVIRONMENTS)
-        self._place = RunPlace(self._guard, store, readers, files, *mine, environments, program)
+        earlier = EarlierTasks(store)
+        self._place = RunPlace(self._guard, store, readers, files, *mine, environments, earlier, program)
 
     async def run_until(self, stop: asyncio.Event) -> int:
         """Exchange reports and orders until `stop`; then nothing that was started runs any more."""
@@ -166,6 +219,7 @@ class WorkerService:
             for task in (*ends, *works):
                 task.cancel()
             await asyncio.gather(*ends, *works, return_exceptions=True)
+            self._prefetch.want((), ())
             await asyncio.to_thread(self._guard.close)
 
     # ---- reports and orders
@@ -188,7 +242,11 @@ class WorkerService:
                 await self._first(newer)
                 older = None if newer.done() else newer
                 if older is None:
-                    await self._pause(self._take(newer), started_s)
+                    number = self._state.order_number
+                    is_good = self._take(newer)
+                    # An order that leaves nothing to do may be followed by another one at once.
+                    if self._runs or self._state.order_number == number or not is_good:
+                        await self._pause(is_good, started_s)
         finally:
             pending = [each for each in (older, newer) if each is not None]
             for each in pending:
@@ -234,7 +292,8 @@ class WorkerService:
         """Wait before the next exchange: not at all after a reply that was held, and then only for news."""
         if is_good:
             self._interval.succeeded()
-            wait_s = _MIN_POLL_S - (time.monotonic() - started_s)
+            least_s = _FULL_POLL_S if self._state.is_full else _MIN_POLL_S
+            wait_s = least_s - (time.monotonic() - started_s)
             if wait_s > 0:
                 waking = asyncio.create_task(self._wake.wait())
                 await asyncio.wait([waking], timeout=wait_s)
@@ -247,6 +306,8 @@ class WorkerService:
 
     def _apply(self, fact: WorkerFact) -> None:
         self._carry_out(self._state.apply(fact))
+        if isinstance(fact, OrderReceived | ProcessesEnded | RunEnded):
+            self._prefetch.want(*self._state.inputs())
 
     def _carry_out(self, actions: Iterable[WorkerAction]) -> None:
         for action in actions:
@@ -263,18 +324,25 @@ class WorkerService:
         attempt = action.order.attempt
         devices = tuple(self._config.gpus[device] for device in action.devices)
         self._runs[attempt] = run = AttemptRun(self._place, action.order, devices)
-        logger.info("%s starts: %s of %s", attempt, action.order.task, action.order.app)
 
-        def work() -> None:
-            end = run.run()
+        def tell(take: Callable[..., None], *facts: object) -> None:
             # The loop may be over: then nobody wants to know.
             if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._ended, attempt, end)
+                self._loop.call_soon_threadsafe(take, *facts)
 
-        threading.Thread(target=work, daemon=True, name=attempt).start()
+        def work() -> None:
+            end = run.run(lambda: tell(self._apply, ProcessesEnded(attempt, time.monotonic())))
+            tell(self._ended, action.order, end)
+            # Nobody waits for that.
+            run.clean()
 
-    def _ended(self, attempt: AttemptId, end: AttemptEnd) -> None:
-        logger.info("%s: %s %s", attempt, end.outcome.value, end.error)
+        self._threads.run(work)
+
+    def _ended(self, order: AttemptOrder, end: AttemptEnd) -> None:
+        attempt = order.attempt
+        # A line for each short task would cost a twentieth of all that the task costs here.
+        level = logging.DEBUG if end.outcome is AttemptOutcome.DONE else logging.INFO
+        logger.log(level, "%s of %s, %s: %s %s", attempt, order.app, order.task, end.outcome.value, end.error)
         del self._runs[attempt]
         self._activity.pop(attempt, None)
         self._apply(RunEnded(attempt, end, time.monotonic()))
@@ -286,11 +354,15 @@ class WorkerService:
 
     async def _tick_always(self) -> None:
         n_ticks = 0
+        #: Short attempts are over before anything of them is known.
+        seen: frozenset[AttemptId] = frozenset()
         while True:
             self._watch_progress()
-            if n_ticks % 2 == 0 and self._runs:
-                # To look at all processes takes milliseconds, in which nothing would be answered.
-                self._watch_processes(await asyncio.to_thread(lambda: list(listed_processes())))
+            if n_ticks % 2 == 0:
+                if not seen.isdisjoint(self._runs):
+                    # To look at all processes takes milliseconds, in which nothing would be answered.
+                    self._watch_processes(await asyncio.to_thread(lambda: list(listed_processes())))
+                seen = frozenset(self._runs)
             self._io.look()
             self._apply(ClockTicked(time.monotonic()))
             if n_ticks % _IDLE_TICKS == 0:

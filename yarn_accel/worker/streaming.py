@@ -43,6 +43,18 @@ _FORMER = {
     "mapreduce_map_input_length": "map_input_length",
     "mapreduce_task_output_dir": "mapred_work_output_dir",
 }
+#: The variables that each attempt has for itself.
+ATTEMPT_NAMES = frozenset(
+    {
+        *_FORMER,
+        *_FORMER.values(),
+        "mapreduce_job_name",
+        "mapreduce_output_fileoutputformat_outputdir",
+        "CUDA_VISIBLE_DEVICES",
+        "PWD",
+        "TMPDIR",
+    }
+)
 _REPORTER = b"reporter:"
 _COUNTER, _STATUS, _READ = "counter:", "status:", "read:"
 #: A longer line is cut: its rest is another line.

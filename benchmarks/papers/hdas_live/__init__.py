@@ -17,12 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.papers.hdas_live import setting
-from benchmarks.papers.hdas_live.late import LATE_SLOWNESS, MODES, N_MAPPERS, LateKey, LateRun, late_rows
 from benchmarks.papers.hdas_live.runs import (
+    LATE_SLOWNESS,
+    MODES,
+    N_MAPPERS,
+    LateKey,
+    LateRun,
     LiveRun,
     RunKey,
     RunTable,
     columns_of,
+    late_rows,
     mix_rows,
     rows_of,
     verdict_rows,
@@ -39,7 +44,7 @@ from benchmarks.papers.hdas_live.setting import (
     simulated_run,
 )
 from benchmarks.papers.hdas_paper.paper import MIXES
-from benchmarks.papers.live import in_time, known_series, note_load, stamped
+from benchmarks.papers.live import Recording, in_time, stamped
 from benchmarks.result import Report, Row, observed
 from yarn_accel.testbed.plan import rate_bits_per_s
 
@@ -59,7 +64,6 @@ _QUICK_MAPPERS = 4
 _LATE_RUN_S = 100.0
 #: Beside the run itself: the service ends, another one starts, four workers report.
 _BETWEEN_RUNS_S = 8.0
-_GPU_COLOUR, _LINK_COLOUR = "#222222", "#bb5566"
 
 Key = RunKey | LateKey
 
@@ -124,8 +128,7 @@ def _run_all(
         tempfile.TemporaryDirectory(prefix="hdas-live-") as folder,
         cluster_up(Path(folder), say, mode) as cluster,
     ):
-        overheads = recording.overheads or cluster.measure_overheads()
-        recording.overheads = overheads
+        overheads = recording.measured = recording.measured or cluster.measure_overheads()
         recording.note()
         say(f"a task alone: {overheads.task_s:.3f} s; a link: {overheads.link_bytes_per_s / 1e6:.2f} MB/s")
         is_prepared = False
@@ -135,37 +138,25 @@ def _run_all(
                     cluster.prepare_late_binding(overheads.link_bytes_per_s, n_mappers)
                     is_prepared = True
                 done: LateRun | LiveRun = cluster.run_late(key)
+                recording.add("late_runs", done)
             else:
-                done = cluster.run(key, recording.apps(key.mix), overheads)
-            recording.add(done)
+                done = stamped(cluster.run(key, recording.apps(key.mix), overheads))
+                recording.add("runs", done)
             say(f"{key}: {done.makespan_s:.1f} s, mean delay {done.mean_delay:.2f}")
 
 
-class _Recording:
-    """All runs of a report, kept in its file after every run, and the rows at the end.
+class _Recording(Recording[Overheads]):
+    """All runs of a report, and the rows at the end.
 
     Args:
         share_of_tasks: of the paper's numbers.
-        is_resumed: take over what the report's file has.
-
-    Raises:
-        ConfigError: that was run with other parameters.
-
-    Attributes:
-        overheads: what a task and a link give alone; None: not measured yet.
     """
 
     def __init__(self, report: Report, share_of_tasks: float, *, is_resumed: bool) -> None:
-        known = known_series(report, _setting(share_of_tasks), is_resumed=is_resumed)
-        self._report = report
+        kinds = {"runs": LiveRun, "late_runs": LateRun}
+        overheads = ("overheads", Overheads)
+        super().__init__(report, _setting(share_of_tasks), kinds, overheads, is_resumed=is_resumed)
         self._share = share_of_tasks
-        self._runs = RunTable(LiveRun.from_mapping(each) for each in known.get("runs", ()))
-        self._late = [LateRun.from_mapping(each) for each in known.get("late_runs", ())]
-        self.overheads = Overheads(**known["overheads"]) if "overheads" in known else None
-
-    def has(self, key: Key) -> bool:
-        """Whether this run is there already."""
-        return key in self._runs if isinstance(key, RunKey) else any(run.key == key for run in self._late)
 
     def apps(self, mix: str) -> list[ScaledApp]:
         """The applications of a mix."""
@@ -175,47 +166,32 @@ class _Recording:
         """How long a run will take, restart of the service included."""
         if isinstance(key, LateKey):
             return _LATE_RUN_S
-        assert self.overheads is not None
+        assert self.measured is not None
         apps = self.apps(key.mix)
         starts_s = {app.name: number * setting.APP_INTERVAL_S for number, app in enumerate(apps)}
-        return _BETWEEN_RUNS_S + simulated_run(apps, key.policy, self.overheads, starts_s).makespan_s
-
-    def add(self, run: LiveRun | LateRun) -> None:
-        """Take a run, and keep all."""
-        if isinstance(run, LateRun):
-            self._late.append(run)
-        else:
-            self._runs.add(stamped(run))
-        self.note()
-
-    def note(self) -> None:
-        """Keep what there is: a run that is killed goes on from here."""
-        if self.overheads is not None:
-            self._report.series["overheads"] = asdict(self.overheads)
-        self._report.series["runs"] = [each.to_mapping() for each in self._runs.all()]
-        self._report.series["late_runs"] = [asdict(each) for each in self._late]
-        self._report.save()
+        return _BETWEEN_RUNS_S + simulated_run(apps, key.policy, self.measured, starts_s).makespan_s
 
     def conclude(self) -> None:
         """The rows, and what the pictures are drawn from."""
-        if self.overheads is None:
+        if self.measured is None:
             return
-        simulated = self._simulated(self.overheads)
-        self._report.series["simulated"] = {
+        runs = RunTable(self.runs["runs"].values())
+        simulated = self._simulated(runs, self.measured)
+        self.report.series["simulated"] = {
             f"{mix} {policy}": {**asdict(each), "use": columns_of(each.use)}
             for (mix, policy), each in simulated.items()
         }
-        runs: list[LiveRun | LateRun] = [*self._runs.all(), *self._late]
-        note_load(self._report, (each.load_average for each in runs))
-        rows = _overhead_rows(self.overheads)
+        self.note_load()
+        rows = _overhead_rows(self.measured)
         for (mix, policy), each in simulated.items():
-            rows += mix_rows(mix, policy, self._runs.of(mix, policy), each)
-        self._report.add([*rows, *verdict_rows(self._runs, simulated), *late_rows(self._late)])
+            rows += mix_rows(mix, policy, runs.of(mix, policy), each)
+        late = late_rows(list(self.runs["late_runs"].values()))
+        self.report.add([*rows, *verdict_rows(runs, simulated), *late])
 
-    def _simulated(self, overheads: Overheads) -> dict[tuple[str, str], SimulatedRun]:
+    def _simulated(self, runs: RunTable, overheads: Overheads) -> dict[tuple[str, str], SimulatedRun]:
         found = {}
-        for mix, policy in dict.fromkeys((each.key.mix, each.key.policy) for each in self._runs.all()):
-            live = self._runs.of(mix, policy)
+        for mix, policy in dict.fromkeys((each.key.mix, each.key.policy) for each in runs.all()):
+            live = runs.of(mix, policy)
             starts_s = {
                 app: statistics.median(each.starts_s[app] for each in live) for app in live[0].starts_s
             }
@@ -275,12 +251,13 @@ def _draw_mix(mix: str, runs: RunTable, simulated: Mapping[str, Any], file: str)
 
 
 def _draw_use(axes: Any, use: Any, title: str, end_s: float) -> None:
+    from yarn_accel.report.figures import draw_rate
+
     at_s, gpus, rates = zip(*use, strict=True)
-    axes.step(at_s, gpus, where="mid", color=_GPU_COLOUR, linewidth=0.9)
+    axes.step(at_s, gpus, where="mid", color="#222222", linewidth=0.9)
     axes.set_ylim(0, N_COMPUTE * GPUS + 0.3)
     axes.set_xlim(0, end_s)
-    other = axes.twinx()
-    other.plot(at_s, [rate / 1e6 for rate in rates], color=_LINK_COLOUR, linewidth=0.8)
+    other = draw_rate(axes, at_s, [rate / 1e6 for rate in rates])
     other.set_ylim(0, 1.05 * N_COMPUTE * rate_bits_per_s(LINK) / 8e6)
     axes.set_title(title, fontsize="medium")
     axes.set_xlabel("s", fontsize="small")

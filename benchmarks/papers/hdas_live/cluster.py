@@ -21,8 +21,19 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from benchmarks.papers.hdas_live.late import N_MAPPERS, LateApp, LateKey, LateRun, late_apps, late_run
-from benchmarks.papers.hdas_live.runs import LinkSample, LiveRun, LiveTask, RunKey, live_run
+from benchmarks.papers.hdas_live.runs import (
+    N_MAPPERS,
+    LateApp,
+    LateKey,
+    LateRun,
+    LinkSample,
+    LiveRun,
+    LiveTask,
+    RunKey,
+    late_apps,
+    late_run,
+    live_run,
+)
 from benchmarks.papers.hdas_live.setting import (
     APP_INTERVAL_S,
     CORES,

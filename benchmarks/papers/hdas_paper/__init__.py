@@ -23,11 +23,9 @@ from benchmarks.papers.hdas_paper.beyond import (
     reading_rows,
     scale_rows,
 )
-from benchmarks.papers.hdas_paper.claims import Mixes, claim_rows, goal_rows
-from benchmarks.papers.hdas_paper.colocation import colocation_rows
-from benchmarks.papers.hdas_paper.paper import MIXES, SETS, mix_world
+from benchmarks.papers.hdas_paper.claims import Mixes, claim_rows, colocation_rows, goal_rows
+from benchmarks.papers.hdas_paper.paper import MIXES, POLICIES, SETS, Job, Run, mix_world, run_all
 from benchmarks.papers.hdas_paper.pictures import draw_figures
-from benchmarks.papers.hdas_paper.runs import POLICIES, Job, Run, run_all
 from benchmarks.result import Report, Row, observed
 
 __all__ = ["SECTIONS", "draw", "run", "series"]

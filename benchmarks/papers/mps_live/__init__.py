@@ -13,20 +13,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.papers.live import in_time, known_series, note_load, stamped
+from benchmarks.papers.live import Recording, in_time, stamped
 from benchmarks.papers.mps_live import setting
-from benchmarks.papers.mps_live.compare import (
-    Pair,
-    cost_rows,
-    mix_rows,
-    overhead_rows,
-    peer_rows,
-    preemption_rows,
-)
 from benchmarks.papers.mps_live.dask_peer import dask_up, is_installed
 from benchmarks.papers.mps_live.runs import (
     DASK,
@@ -35,7 +26,13 @@ from benchmarks.papers.mps_live.runs import (
     DagRun,
     OverheadKey,
     OverheadRun,
+    Pair,
     RunKey,
+    cost_rows,
+    mix_rows,
+    overhead_rows,
+    peer_rows,
+    preemption_rows,
     simulated_run,
     spans_by_machine,
 )
@@ -126,12 +123,12 @@ def _run_all(
         tempfile.TemporaryDirectory(prefix="mps-live-") as name,
         cluster_up(Path(name), say) as cluster,
     ):
-        if recording.costs is None and any(isinstance(key, RunKey) for key in keys):
-            recording.costs = cluster.measure_costs()
+        if recording.measured is None and any(isinstance(key, RunKey) for key in keys):
+            recording.measured = cluster.measure_costs()
             recording.note()
-        if recording.costs is not None:
-            rate = recording.costs.bytes_per_s / 1e6
-            say(f"a task beside its wait: {recording.costs.task_s:.3f} s; its files: {rate:.0f} MB/s")
+        if recording.measured is not None:
+            rate = recording.measured.bytes_per_s / 1e6
+            say(f"a task beside its wait: {recording.measured.task_s:.3f} s; its files: {rate:.0f} MB/s")
         for system, group in itertools.groupby(in_time(keys, until_s, say), lambda key: key.system):
             with _runner(system, cluster, Path(name)) as runner:
                 for key in group:
@@ -157,29 +154,22 @@ def _run_one(
     is_quick: bool,
 ) -> None:
     if isinstance(key, OverheadKey):
-        measured = runner.measure(key, overhead_plan(key.kind, is_quick=is_quick))
-        recording.add(measured)
-        say(f"{key}: {measured.rate_per_s:.0f} tasks per second")
+        overhead = stamped(runner.measure(key, overhead_plan(key.kind, is_quick=is_quick)))
+        recording.add("overheads", overhead)
+        say(f"{key}: {overhead.rate_per_s:.0f} tasks per second")
         return
-    assert recording.costs is not None
-    done = runner.run(key, recording.dags(key), recording.costs)
-    recording.add(done)
+    assert recording.measured is not None
+    done = stamped(runner.run(key, recording.dags(key), recording.measured))
+    recording.add("runs", done)
     slowdowns = ", ".join(f"{name} {each.slowdown:.2f}" for name, each in done.dags.items())
     say(f"{key}: {done.makespan_s:.1f} s; SD {slowdowns}")
 
 
-class _Recording:
-    """All runs of a report, kept in its file after every run, and the rows at the end.
+class _Recording(Recording[Costs]):
+    """All runs of a report, and the rows at the end.
 
     Args:
         share: of the tasks of each world.
-        is_resumed: take over what the report's file has.
-
-    Raises:
-        ConfigError: that was run with other parameters.
-
-    Attributes:
-        costs: of tasks; None: not measured yet.
     """
 
     def __init__(self, report: Report, share: float, *, is_resumed: bool) -> None:
@@ -191,58 +181,33 @@ class _Recording:
             "machines": f"{setting.N_MACHINES} nodes, a worker of one core on each",
             "share_of_tasks": share,
         }
-        known = known_series(report, recorded_with, is_resumed=is_resumed)
-        self._report = report
+        kinds = {"runs": DagRun, "overheads": OverheadRun}
+        super().__init__(report, recorded_with, kinds, ("costs", Costs), is_resumed=is_resumed)
         self._share = share
-        self._runs = {run.key: run for run in map(DagRun.from_mapping, known.get("runs", ()))}
-        overheads = map(OverheadRun.from_mapping, known.get("overheads", ()))
-        self._overheads = {run.key: run for run in overheads}
-        self.costs = Costs(**known["costs"]) if "costs" in known else None
-
-    def has(self, key: Key) -> bool:
-        """Whether this is there already."""
-        return key in self._runs if isinstance(key, RunKey) else key in self._overheads
 
     def dags(self, key: RunKey) -> list[EmulatedDag]:
         """The DAGs of a run."""
         return _DAGS[key.world](key.repeat, self._share)
 
-    def add(self, run: DagRun | OverheadRun) -> None:
-        """Take a run, and keep all."""
-        if isinstance(run, DagRun):
-            self._runs[run.key] = stamped(run)
-        else:
-            self._overheads[run.key] = stamped(run)
-        self.note()
-
-    def note(self) -> None:
-        """Keep what there is: a run that is killed goes on from here."""
-        if self.costs is not None:
-            self._report.series["costs"] = asdict(self.costs)
-        self._report.series["runs"] = [each.to_mapping() for each in self._runs.values()]
-        self._report.series["overheads"] = [each.to_mapping() for each in self._overheads.values()]
-        self._report.save()
-
     def conclude(self, left_out: Sequence[Row]) -> None:
         """The rows, and what the pictures are drawn from."""
-        runs: list[DagRun | OverheadRun] = [*self._runs.values(), *self._overheads.values()]
-        note_load(self._report, (each.load_average for each in runs))
+        self.note_load()
         rows: list[Row] = []
-        if self.costs is not None:
-            pairs = self._pairs(self.costs)
-            self._report.series["simulated"] = [
+        if self.measured is not None:
+            pairs = self._pairs(self.measured)
+            self.report.series["simulated"] = [
                 simulated.to_mapping() for key, (_, simulated, _) in pairs.items() if key.system == LIVE
             ]
-            rows += cost_rows(self.costs)
+            rows += cost_rows(self.measured)
             rows += mix_rows(_of(pairs, _MIX))
             rows += preemption_rows(_of(pairs, _PREEMPTION))
             rows += peer_rows(pairs)
-        self._report.add([*rows, *overhead_rows(self._overheads), *left_out])
+        self.report.add([*rows, *overhead_rows(self.runs["overheads"]), *left_out])
 
     def _pairs(self, costs: Costs) -> dict[RunKey, Pair]:
         """Each run with the simulated one that has its arrivals."""
         found: dict[RunKey, Pair] = {}
-        for key, run in self._runs.items():
+        for key, run in self.runs["runs"].items():
             dags = self.dags(key)
             found[key] = run, simulated_run(key.world, key.repeat, dags, costs, run.arrivals_s), dags
         return found

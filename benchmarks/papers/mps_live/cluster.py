@@ -56,7 +56,8 @@ from yarn_accel.storage import Store
 
 _NAME = "mps-live"
 _N_STORAGE = 2
-_POLL_S = 0.05
+#: What is measured are times that tasks and the service note, so nothing is gained by asking more often.
+_POLL_S = 0.25
 _LIMIT_S = 300.0
 #: Of tasks by which costs are measured: next to nothing, and so much that it takes some time.
 _SMALL_BYTES, _LARGE_BYTES = 1000, 5_000_000

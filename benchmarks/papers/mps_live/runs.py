@@ -1,4 +1,4 @@
-"""What came of runs of DAGs, on each system and simulated, and what a task costs beside its work. Pure."""
+"""Live runs beside simulated ones and beside Dask's, as rows; each claim holds or does not."""
 
 from __future__ import annotations
 
@@ -7,27 +7,35 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from benchmarks.papers.mps_live.setting import (
     BANDWIDTH_BYTES_PER_S,
+    FILES,
+    FUNCTIONS,
     LEAST_S,
     N_MACHINES,
     POLICY,
+    URGENT,
     Costs,
     EmulatedDag,
     declared,
 )
+from benchmarks.result import Row, measured, observed, ratio
 from yarn_accel.core.dags.heft import heft
 from yarn_accel.core.dags.model import DagId, Machine, PriorityClass
 from yarn_accel.core.dags.policies.registry import make_dag_policy
-from yarn_accel.core.dags.slowdown import slowdown_at_end, unfairness
-from yarn_accel.core.tasks.service.history import EndedTask
+from yarn_accel.core.fairness import fairness
+from yarn_accel.core.tasks.history import EndedTask
+from yarn_accel.core.tasks.outcome import slowdown_at_end
 from yarn_accel.core.tasks.values import ResourceId
 from yarn_accel.sim.dag_simulator import simulate_dags
 from yarn_accel.sim.dag_world import DagArrival, DagWorld, MachineStay
+
+# ---- What came of runs of DAGs, on each system and simulated, and what a task costs beside its work. Pure.
 
 LIVE, SIMULATED, DASK = "live", "simulated", "dask"
 #: Times of the service are rounded, and those of several processes.
@@ -102,7 +110,7 @@ class DagRun:
     @property
     def unfairness(self) -> float:
         """Equation (1)."""
-        return float(unfairness([each.slowdown for each in self.dags.values()]))
+        return fairness([each.slowdown for each in self.dags.values()]).unfairness
 
     @property
     def arrivals_s(self) -> dict[str, float]:
@@ -163,12 +171,12 @@ def run_of_answers(
     Raises:
         ValueError: a task is missing, or is there twice.
     """
-    times, spans = {}, []
-    for name, answer in answers.items():
-        tasks = [EndedTask(*row) for row in answer["rows"]]
-        spans += [TaskSpan(name, each.name, each.node, each.started_at, each.ended_at) for each in tasks]
-        times[name] = answer["begun_at"], max(each.ended_at for each in tasks)
     own_s = {name: answer["dag"]["own_makespan_s"] for name, answer in answers.items()}
+    spans = stamped_spans(answers)
+    times = {
+        name: (answer["begun_at"], max(each.end_s for each in spans if each.dag == name))
+        for name, answer in answers.items()
+    }
     return run_of_spans(key, dags, spans, times, own_s, load_average)
 
 
@@ -373,3 +381,164 @@ def _beside_wait_s(spans: Iterable[TaskSpan]) -> float:
         for before, after in itertools.pairwise(each)
     ]
     return statistics.median(periods) - LEAST_S
+
+
+#: A live run (ours or Dask's), the simulated one with its arrivals, and what was run.
+Pair = tuple[DagRun, DagRun, Sequence[EmulatedDag]]
+_MOST_ERROR = 0.10
+_MOST_DIFFERENCE = 0.1
+_LEAST_SLOWDOWN = 0.8
+_MOST_LENGTH = 0.1
+#: From a submission to its first task in seconds, between two tasks in milliseconds, tasks per second.
+_OVERHEAD_GOALS = ("<= 0.3", "<= 20", ">= 200")
+_N_FOR_P99 = 100
+
+
+def cost_rows(costs: Costs) -> list[Row]:
+    """What was measured first."""
+    note = "all machines busy; given to the simulator, and declared to the service"
+    return [
+        observed("a task beside its wait", costs.task_s, "s", note=note),
+        observed("files of a task to and from HDFS", costs.bytes_per_s / 1e6, "MB/s", note=note),
+    ]
+
+
+def mix_rows(pairs: Sequence[Pair]) -> list[Row]:
+    """The mixes of two classes, live against simulated."""
+    if not pairs:
+        return []
+    errors = [abs(simulated.makespan_s / live.makespan_s - 1) for live, simulated, _ in pairs]
+    goal, worst = f"<= {_MOST_ERROR}", f"worst {max(errors):.0%}"
+
+    def both(what: str, unit: str, figure: Callable[[DagRun, Sequence[EmulatedDag]], float]) -> list[Row]:
+        return [
+            measured(f"mix: {what}, live", [figure(live, dags) for live, _, dags in pairs], unit),
+            measured(f"mix: {what}, simulated", [figure(run, dags) for _, run, dags in pairs], unit),
+        ]
+
+    rows = [
+        *both("makespan", "s", lambda run, _: run.makespan_s),
+        measured("mix: error of the simulated makespan", errors, "share", goal=goal, note=worst),
+        *both("unfairness", "", lambda run, _: run.unfairness),
+    ]
+    for each in (PriorityClass.HIGH, PriorityClass.BASIC):
+        rows += both(f"mean SD of {each.word} DAGs", "", partial(DagRun.mean_slowdown, priority_class=each))
+    return list(_judged(rows))
+
+
+def preemption_rows(pairs: Sequence[Pair]) -> list[Row]:
+    """A preemptive DAG that is submitted into a full cluster, live against simulated."""
+    if not pairs:
+        return []
+    slowdowns = [live.dags[URGENT].slowdown for live, _, _ in pairs]
+    expected = [simulated.dags[URGENT].slowdown for _, simulated, _ in pairs]
+    differences = [abs(ours - theirs) for ours, theirs in zip(slowdowns, expected, strict=True)]
+    lengths = [_longest_basic(live) for live, _, _ in pairs]
+    meanwhile = [_meanwhile(live) for live, _, _ in pairs]
+    figures: list[tuple[str, Sequence[float], str, str, str]] = [
+        ("SD of the preemptive DAG, live", slowdowns, "", f">= {_LEAST_SLOWDOWN}", ""),
+        ("SD of the preemptive DAG, simulated", expected, "", "", ""),
+        (
+            *("SD, live less simulated", differences, ""),
+            *(f"<= {_MOST_DIFFERENCE}", f"worst {max(differences):.3f}"),
+        ),
+        (
+            *("longest basic task / makespan of the preemptive DAG", lengths, "share"),
+            *(f"<= {_MOST_LENGTH}", "so much the issue's claim assumes"),
+        ),
+        (
+            *("basic tasks that began while the preemptive DAG ran", meanwhile, ""),
+            *(">= 1", "basic DAGs go on"),
+        ),
+    ]
+    return list(
+        _judged(
+            measured(f"preemption: {what}", values, unit, goal=goal, note=note)
+            for what, values, unit, goal, note in figures
+        )
+    )
+
+
+def _longest_basic(run: DagRun) -> float:
+    urgent = run.dags[URGENT]
+    basic_s = max(each.end_s - each.start_s for each in run.tasks if each.dag != URGENT)
+    return basic_s / (urgent.end_s - urgent.arrival_s)
+
+
+def _meanwhile(run: DagRun) -> int:
+    urgent = run.dags[URGENT]
+    return sum(each.dag != URGENT and urgent.arrival_s <= each.start_s < urgent.end_s for each in run.tasks)
+
+
+def peer_rows(runs: Mapping[RunKey, Pair]) -> list[Row]:
+    """Dask beside ours, on the same DAGs; each of its runs with ours of the same repeat."""
+    rows: list[Row] = []
+    for world, which in (("mix", "high DAGs"), ("preemption", "the preemptive DAG")):
+        both = [
+            (runs[mine], pair)
+            for key, pair in runs.items()
+            if (key.world, key.system) == (world, DASK) and (mine := RunKey(world, LIVE, key.repeat)) in runs
+        ]
+        if not both:
+            continue
+        ours, theirs = [mine[0].makespan_s for mine, _ in both], [other[0].makespan_s for _, other in both]
+        own = statistics.median(_slowdown_of(mine, world) for mine, _ in both)
+        slowdowns, note = [_slowdown_of(other, world) for _, other in both], f"ours {own:.3f}; the same M_own"
+        rows += [
+            measured(f"{world}: makespan, Dask", theirs, "s"),
+            ratio(f"{world}: makespan, ours / Dask", ours, theirs, note="the same DAGs, one after the other"),
+            measured(f"{world}: SD of {which}, Dask", slowdowns, "", note=note),
+        ]
+    return rows
+
+
+def _slowdown_of(pair: Pair, world: str) -> float:
+    """Of the DAGs that priorities are for."""
+    run, _, dags = pair
+    if world == "preemption":
+        return run.dags[URGENT].slowdown
+    return run.mean_slowdown(dags, PriorityClass.HIGH)
+
+
+def overhead_rows(runs: Mapping[OverheadKey, OverheadRun]) -> list[Row]:
+    """What a task costs: ours with goals for functions, Dask beside it."""
+    rows: list[Row] = []
+    for kind in (FUNCTIONS, FILES):
+        for system in (LIVE, DASK):
+            run = runs.get(OverheadKey(kind, system))
+            if run is not None:
+                rows += _of_run(run, is_judged=(kind, system) == (FUNCTIONS, LIVE))
+        ours, theirs = runs.get(OverheadKey(kind, LIVE)), runs.get(OverheadKey(kind, DASK))
+        if ours is not None and theirs is not None:
+            gaps = statistics.median(ours.gaps_s) / statistics.median(theirs.gaps_s)
+            rows.append(observed(f"{kind}: gap between tasks, ours / Dask", gaps, "x"))
+            share = ours.rate_per_s / theirs.rate_per_s
+            rows.append(observed(f"{kind}: tasks per second, ours / Dask", share, "x"))
+    return list(_judged(rows))
+
+
+def _of_run(run: OverheadRun, *, is_judged: bool) -> Iterator[Row]:
+    kind, who = run.key.kind, "ours" if run.key.system == LIVE else "Dask"
+    gaps_ms = [1e3 * each for each in run.gaps_s]
+    first, gap, rate = _OVERHEAD_GOALS if is_judged else ("", "", "")
+    yield measured(f"{kind}: submit to first start, {who}", run.first_s, "s", goal=first)
+    what = f"{kind}: end to successor's start"
+    yield measured(f"{what}, {who}", gaps_ms, "ms", goal=gap)
+    note = f"of {len(gaps_ms)} gaps" + ("" if len(gaps_ms) >= _N_FOR_P99 else ": too few for a 99th")
+    p99 = observed(f"{what}, p99, {who}", percentile(gaps_ms, 0.99), "ms", goal=gap, note=note)
+    yield replace(p99, n=len(gaps_ms))
+    if run.stamped_gaps_s:
+        # By what the service recorded, which knows nothing of how a submission came to it.
+        note, stamped_ms = "by the stamps of the service", [1e3 * each for each in run.stamped_gaps_s]
+        yield measured(f"{kind}: taken to first start, ours, stamped", run.stamped_first_s, "s", note=note)
+        yield measured(f"{what}, ours, stamped", stamped_ms, "ms", note=note)
+        yield observed(f"{kind}: tasks per second, ours, stamped", run.stamped_rate_per_s, "1/s", note=note)
+    note = f"{run.n_together} that need nothing of one another"
+    yield observed(f"{kind}: tasks per second, {who}", run.rate_per_s, "1/s", goal=rate, note=note)
+
+
+def _judged(rows: Iterable[Row]) -> Iterator[Row]:
+    """The verdict in words, too, for whoever reads the JSON."""
+    for row in rows:
+        verdict = {None: "", True: "holds", False: "does not hold"}[row.ok]
+        yield replace(row, note="; ".join(filter(None, (verdict, row.note))))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -199,22 +200,14 @@ def _summary(keys: Sequence[str], claims: Sequence[JudgedClaim]) -> Table:
 @click.option(
     "--out", default="out/report", type=click.Path(path_type=Path, file_okay=False), show_default=True
 )
-def report(
-    quick: bool,
-    only: tuple[str, ...],
-    mode: str,
-    logs: tuple[Path, ...],
-    fresh: bool,
-    no_run: bool,
-    out: Path,
-) -> None:
+def report(out: Path, **given: Any) -> None:
     """Repeat the experiments of five papers and the peers, on one page: claim, paper, ours, verdict.
 
     Results that are current are taken from benchmarks/results; the others are run. Stopped (Ctrl-C) or
     killed, it goes on where it was when it is given again, with --fresh, too. Writes report.html, report.json
     and the pictures.
     """
-    options = _Options(quick, only, mode, logs, fresh, no_run, out.resolve())
+    options = _Options(out=out.resolve(), **given)
     try:
         with errors_as_lines("benchmarks"):
             page, claims = _made(options)

@@ -305,7 +305,7 @@ def _sources(results: Results, now: datetime) -> Markup:
                 Cell(RECORDINGS[stem].command(stem), "small"),
             )
         )
-    columns = ("result", "source", "commit", "of", "took", "machine", "recorded again by")
+    columns = ("result", "source", "commit", "of", ">took", "machine", "recorded again by")
     return table(columns, rows)
 
 

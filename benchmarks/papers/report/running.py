@@ -247,18 +247,10 @@ class State:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return cls(path)
 
-    def begin(self, name: str) -> None:
-        """This experiment runs now."""
-        self.running = name
-        self._write()
-
-    def end(self, name: str, outcome: Outcome) -> None:
-        """It ended so."""
-        self.running = ""
-        self.outcomes[name] = outcome
-        self._write()
-
-    def _write(self) -> None:
+    def note(self, running: str = "", ended: Mapping[str, Outcome] | None = None) -> None:
+        """This experiment runs now, and these ended so."""
+        self.running = running
+        self.outcomes |= ended or {}
         outcomes = {name: asdict(each) for name, each in self.outcomes.items()}
         write_atomic(self.path, json.dumps({"running": self.running, "outcomes": outcomes}, indent=1) + "\n")
 
@@ -395,7 +387,7 @@ class Runner:
             words.append("--resume")
         else:
             target.unlink(missing_ok=True)
-        self.state.begin(each.stem)
+        self.state.note(each.stem)
         log = self._log(each)
         log.parent.mkdir(parents=True, exist_ok=True)
         began_s = time.monotonic()
@@ -444,7 +436,7 @@ class Runner:
             _take_down(child)
 
     def _end(self, each: Experiment, outcome: Outcome, console: Console) -> None:
-        self.state.end(each.stem, outcome)
+        self.state.note(ended={each.stem: outcome})
         said = f"failed: {outcome.why}" if outcome.why else f"{outcome.wall_s:.0f} s"
         console.print(f"{each.stem}: {escape(said)}", highlight=False)
 

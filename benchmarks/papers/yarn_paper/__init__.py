@@ -25,9 +25,8 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.papers.yarn_paper.cells import Cell, Cells, Key
+from benchmarks.papers.yarn_paper.cells import SCALES, SECTIONS, Cell, Cells, Key, estimate_s, plan, stops
 from benchmarks.papers.yarn_paper.claims import judge
-from benchmarks.papers.yarn_paper.planning import SCALES, SECTIONS, estimate_s, plan, stops
 from benchmarks.papers.yarn_paper.views import cell_row, claim_rows, draw, tables
 from benchmarks.result import Report
 from yarn_accel.errors import JobError

@@ -12,14 +12,19 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks.papers.yarn_paper.cells import EMULATED, Cells
-from benchmarks.papers.yarn_paper.paper import CLUSTERS, INTENSITIES, KERNELS, PAYLOADS_MB, expected_speedup
-from benchmarks.papers.yarn_paper.planning import (
+from benchmarks.papers.yarn_paper.cells import (
+    CLUSTERS,
+    EMULATED,
+    INTENSITIES,
+    KERNELS,
     PAYLOAD_INTENSITY,
     PAYLOAD_MB,
+    PAYLOADS_MB,
     SCALES,
     SPECULATION_LAYOUT,
     WEIGHTED_CLUSTER,
+    Cells,
+    expected_speedup,
 )
 
 CONTAINER_GOAL, CONTAINER_CEILING = 1.35, 1.5
@@ -29,6 +34,8 @@ _NOISE = 0.05
 _FEW = 0.15
 
 Series = dict[int, float]
+Finding = tuple[bool, float, str, str]
+"""Of a claim: whether it holds, its figure with the unit, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,8 @@ def paper_speedups(cells: Cells, cluster: str, operation: str) -> Series:
 def judge(cells: Cells) -> list[Claim]:
     """Every claim, in the order of the paper."""
     return [
-        make(cells) or Claim(name, None, 0.0, "", "its cells were not run") for name, make in CLAIMS.items()
+        Claim(name, *(make(cells) or (None, 0.0, "", "its cells were not run")))
+        for name, make in CLAIMS.items()
     ]
 
 
@@ -98,7 +106,7 @@ def _speedups(seconds: Callable[..., float | None], cluster: str, operation: str
     return found
 
 
-def _follows_gpus(cells: Cells) -> Claim | None:
+def _follows_gpus(cells: Cells) -> Finding | None:
     ratios, deviations, notes = [], [], []
     for name, kernel in KERNELS.items():
         two, four = (phase_speedups(cells, cluster, name) for cluster in ("4-2", "4-4"))
@@ -123,10 +131,10 @@ def _follows_gpus(cells: Cells) -> Claim | None:
         f"{worst:.0%} from the number of GPUs times Table 2; 4-4 over 4-2 "
         f"{min(ratios):.2f} to {max(ratios):.2f}"
     )
-    return Claim(_FOLLOWS, holds, median, "x, 4-4 over 4-2", why)
+    return (holds, median, "x, 4-4 over 4-2", why)
 
 
-def _grows(cells: Cells) -> Claim | None:
+def _grows(cells: Cells) -> Finding | None:
     is_growing, steps, notes = [], [], []
     for cluster in ("4-2", "4-3", "4-4"):
         for name in KERNELS:
@@ -151,10 +159,10 @@ def _grows(cells: Cells) -> Claim | None:
         "step: starting the job costs the same at every intensity (and is not scaled down here), so longer "
         "tasks show more of the kernels' own speed-up; the task phase hardly changes"
     )
-    return Claim(_GROWS, all(is_growing), statistics.median(steps), "x, highest over lowest intensity", why)
+    return (all(is_growing), statistics.median(steps), "x, highest over lowest intensity", why)
 
 
-def _payload(cells: Cells) -> Claim | None:
+def _payload(cells: Cells) -> Finding | None:
     spreads: dict[str, float] = {}
     trends = []
     for cluster in ("4-2", "4-3", "4-4"):
@@ -185,10 +193,10 @@ def _payload(cells: Cells) -> Claim | None:
         "travels is hidden behind the kernel before it"
     )
     holds = spreads[widest] <= 1 + 2 * _NOISE and abs(trend - 1) <= _NOISE
-    return Claim(_PAYLOAD, holds, spreads[widest], "x, longest over shortest", why)
+    return (holds, spreads[widest], "x, longest over shortest", why)
 
 
-def _above_single_node(cells: Cells) -> Claim | None:
+def _above_single_node(cells: Cells) -> Finding | None:
     over, notes = [], []
     for name in ("lu", "cholesky"):
         series = phase_speedups(cells, "4-4", name)
@@ -198,7 +206,7 @@ def _above_single_node(cells: Cells) -> Claim | None:
     if not over:
         return None
     why = f"{'; '.join(notes)}; {_speculation(cells)}"
-    return Claim(_ABOVE, min(over) > 1 + _NOISE, min(over), "x, of the single node's", why)
+    return (min(over) > 1 + _NOISE, min(over), "x, of the single node's", why)
 
 
 def _speculation(cells: Cells) -> str:
@@ -228,7 +236,7 @@ def _speculation(cells: Cells) -> str:
     )
 
 
-def _images_fall(cells: Cells) -> Claim | None:
+def _images_fall(cells: Cells) -> Finding | None:
     facts = {"instrument": EMULATED, "operation": "features"}
     phases = {cluster: cells.phase_s(cluster=cluster, **facts) for cluster in CLUSTERS}
     jobs = {cluster: cells.job_s(cluster=cluster, **facts) for cluster in CLUSTERS}
@@ -241,10 +249,10 @@ def _images_fall(cells: Cells) -> Claim | None:
     shown = ", ".join(f"{c} {phases[c]:.1f} s ({jobs[c]:.1f} s)" for c in CLUSTERS if phases[c] is not None)
     same = f"; 4-3 over 4-2 {three / two:.2f}, as in the paper" if three else ""
     why = f"task phase (whole job): {shown}{same}"
-    return Claim(_IMAGES, holds, none / four, "x, 4-0 over 4-4", why)
+    return (holds, none / four, "x, 4-0 over 4-4", why)
 
 
-def _three_like_two(cells: Cells) -> Claim | None:
+def _three_like_two(cells: Cells) -> Finding | None:
     ratios = []
     for name in KERNELS:
         two, three = (phase_speedups(cells, cluster, name) for cluster in ("4-2", "4-3"))
@@ -256,10 +264,10 @@ def _three_like_two(cells: Cells) -> Claim | None:
         f"4-3 over 4-2 is {min(ratios):.2f} to {max(ratios):.2f}: two nodes with 25 tasks each share one "
         "accelerator in both, and the job ends with its slowest node"
     )
-    return Claim(_THREE, max(ratios) <= 1 + 2 * _NOISE, median, "x, 4-3 over 4-2", why)
+    return (max(ratios) <= 1 + 2 * _NOISE, median, "x, 4-3 over 4-2", why)
 
 
-def _container(cells: Cells) -> Claim | None:
+def _container(cells: Cells) -> Finding | None:
     facts = {"instrument": EMULATED, "cluster": "4-3", "operation": "lu", "intensity": 8, "layout": ""}
     facts["payload_mb"] = PAYLOAD_MB
     before, after = (cells.phase_s(policy=policy, **facts) for policy in ("paper", "container"))
@@ -271,10 +279,10 @@ def _container(cells: Cells) -> Claim | None:
         f"task phase of 4-3, lu, intensity 8: paper {before:.2f} s, container {after:.2f} s (ceiling "
         f"{CONTAINER_CEILING}: 50 tasks on the busiest server against 33.3); tasks by server {servers}"
     )
-    return Claim(_CONTAINER, gain >= CONTAINER_GOAL, gain, "x faster", why)
+    return (gain >= CONTAINER_GOAL, gain, "x faster", why)
 
 
-def _weighted(cells: Cells) -> Claim | None:
+def _weighted(cells: Cells) -> Finding | None:
     facts = {"instrument": EMULATED, "cluster": WEIGHTED_CLUSTER, "operation": "lu"}
     before, after = (cells.phase_s(policy=policy, **facts) for policy in ("unweighted", "weighted"))
     if not before or not after:
@@ -288,26 +296,17 @@ def _weighted(cells: Cells) -> Claim | None:
         f"accelerators of speed 1:2:4 and three more nodes, 25 tasks on each of six: unweighted "
         f"{before:.2f} s, weighted {after:.2f} s (ideal {WEIGHTED_IDEAL}); tasks by server {shares}"
     )
-    return Claim(_WEIGHTED, gain >= WEIGHTED_GOAL, gain, "x faster", why)
+    return (gain >= WEIGHTED_GOAL, gain, "x faster", why)
 
 
-_FOLLOWS = "the speed-up follows the number of GPUs; 4-4 over 4-2 about 2"
-_GROWS = "the speed-up grows with the intensity of a task"
-_PAYLOAD = "the speed-up does not depend on the payload"
-_ABOVE = "above the single node's speed-up at intensity 8 (LU, Cholesky), by speculation"
-_IMAGES = "the image job's time falls with the number of GPUs"
-_THREE = "with `paper` 4-3 is no better than 4-2"
-_CONTAINER = f"with `container` 4-3 is at least {CONTAINER_GOAL} x faster than with `paper`"
-_WEIGHTED = f"`weighted` is at least {WEIGHTED_GOAL} x faster than unweighted"
-
-CLAIMS: Mapping[str, Callable[[Cells], Claim | None]] = {
-    _FOLLOWS: _follows_gpus,
-    _GROWS: _grows,
-    _PAYLOAD: _payload,
-    _ABOVE: _above_single_node,
-    _IMAGES: _images_fall,
-    _THREE: _three_like_two,
-    _CONTAINER: _container,
-    _WEIGHTED: _weighted,
+#: By what is claimed; each returns None where cells are missing.
+CLAIMS: Mapping[str, Callable[[Cells], Finding | None]] = {
+    "the speed-up follows the number of GPUs; 4-4 over 4-2 about 2": _follows_gpus,
+    "the speed-up grows with the intensity of a task": _grows,
+    "the speed-up does not depend on the payload": _payload,
+    "above the single node's speed-up at intensity 8 (LU, Cholesky), by speculation": _above_single_node,
+    "the image job's time falls with the number of GPUs": _images_fall,
+    "with `paper` 4-3 is no better than 4-2": _three_like_two,
+    f"with `container` 4-3 is at least {CONTAINER_GOAL} x faster than with `paper`": _container,
+    f"`weighted` is at least {WEIGHTED_GOAL} x faster than unweighted": _weighted,
 }
-"""By what is claimed; each returns None where cells are missing."""

@@ -18,13 +18,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from benchmarks.papers.yarn_paper import planning
-from benchmarks.papers.yarn_paper.cells import EMULATED, REAL, Cell, Key, cell_of
-from benchmarks.papers.yarn_paper.paper import CLUSTERS, N_TASKS
-from benchmarks.papers.yarn_paper.planning import Stop
+from benchmarks.papers.yarn_paper import cells
+from benchmarks.papers.yarn_paper.cells import CLUSTERS, EMULATED, N_TASKS, REAL, Cell, Key, Stop, cell_of
 from benchmarks.papers.yarn_paper.shipped import emulation, entry
 from benchmarks.papers.yarn_paper.shipped.emulation import LOCK_FOLDER_VARIABLE, PREFIX
-from benchmarks.papers.yarn_paper.shipped.tasks import parse_row
+from benchmarks.papers.yarn_paper.shipped.entry import parse_row
 from jobs.images.job import ImagesJob, run_images
 from jobs.images.make_input import PHOTOGRAPHS, PatchPlan, store_files
 from jobs.runners.hadoop import HadoopRunner
@@ -145,13 +143,13 @@ def task_line(key: Key, number: int, speeds: Mapping[str, float]) -> str:
     """One task of a cell as `shipped.tasks.play` reads it."""
     line: dict[str, Any] = {"task": number}
     if key.instrument == REAL:
-        line |= {"operation": key.operation, "order": planning.MATRIX_ORDERS[key.intensity]}
+        line |= {"operation": key.operation, "order": cells.MATRIX_ORDERS[key.intensity]}
     else:
-        scale = planning.SCALES[key.operation]
+        scale = cells.SCALES[key.operation]
         cpu_s, device_s = scale.seconds(key.intensity)
         params: dict[str, Any] = {"cpu_s": cpu_s, "device_s": device_s}
         params |= {"speeds": dict(speeds)} if speeds else {}
-        params |= {"cpu_speeds": dict(planning.SLOW_CPUS)} if key.layout else {}
+        params |= {"cpu_speeds": dict(cells.SLOW_CPUS)} if key.layout else {}
         line |= {
             "operation": PREFIX + key.operation,
             "params": params,
@@ -260,13 +258,13 @@ class Ground:
         return cell
 
     def _n_servers(self, stop: Stop) -> int:
-        is_weighted = stop.cluster == planning.WEIGHTED_CLUSTER
-        return len(planning.SPEEDS) if is_weighted else CLUSTERS[stop.cluster]
+        is_weighted = stop.cluster == cells.WEIGHTED_CLUSTER
+        return len(cells.SPEEDS) if is_weighted else CLUSTERS[stop.cluster]
 
     def _speeds(self, stop: Stop) -> Mapping[str, float]:
-        if stop.cluster != planning.WEIGHTED_CLUSTER:
+        if stop.cluster != cells.WEIGHTED_CLUSTER:
             return {}
-        return dict(zip(self._workers, planning.SPEEDS, strict=False))
+        return dict(zip(self._workers, cells.SPEEDS, strict=False))
 
     def _prepare(self, key: Key, more: Mapping[str, str]) -> tuple[str, Path]:
         """A name and a folder for a cell, and the properties of its job."""
@@ -308,11 +306,11 @@ class Ground:
         return [line for part in parts for line in part.splitlines() if line.strip()]
 
     def _images_cell(self, key: Key) -> Cell:
-        n_images = planning.N_IMAGES[key.instrument]
+        n_images = cells.N_IMAGES[key.instrument]
         uris = self._input_images(key.instrument, n_images)
         more = {}
         if key.instrument == EMULATED:
-            image = {"cpu_s": planning.IMAGE_CPU_S, "device_s": planning.IMAGE_DEVICE_S}
+            image = {"cpu_s": cells.IMAGE_CPU_S, "device_s": cells.IMAGE_DEVICE_S}
             more[_property(entry.EMULATED_IMAGE_VARIABLE)] = json.dumps(image)
         name, folder = self._prepare(key, more)
         job = ImagesJob(k=2 * len(PHOTOGRAPHS), batch_images=_BATCH_IMAGES)

@@ -7,10 +7,20 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.papers.yarn_paper.cells import EMULATED, REAL, Cell, Cells
+from benchmarks.papers.yarn_paper.cells import (
+    CLUSTERS,
+    EMULATED,
+    INTENSITIES,
+    KERNELS,
+    PAYLOAD_INTENSITY,
+    PAYLOAD_MB,
+    PAYLOADS_MB,
+    REAL,
+    Cell,
+    Cells,
+    expected_speedup,
+)
 from benchmarks.papers.yarn_paper.claims import Claim, job_speedups, paper_speedups, phase_speedups
-from benchmarks.papers.yarn_paper.paper import CLUSTERS, INTENSITIES, KERNELS, PAYLOADS_MB, expected_speedup
-from benchmarks.papers.yarn_paper.planning import PAYLOAD_INTENSITY, PAYLOAD_MB
 from benchmarks.result import Report, Row, not_measured
 
 _CLUSTERS = {"4-2": 2, "4-3": 3, "4-4": 4}

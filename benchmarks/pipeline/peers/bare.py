@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from xxhash import xxh3_64_intdigest
 
-from benchmarks.pipeline.peers.candidate import Address, More, Route
+from benchmarks.pipeline.peers.candidate import Address, More, Route, at_once
 from yarn_accel.errors import RemoteProtocolError
 
 _LENGTH = struct.Struct("<Q")
@@ -175,20 +175,13 @@ class Client:
 
     def _connected(self, n_bytes: int, window: int) -> socket.socket:
         if self._connection is None:
-            self._connection = self._connect()
-            hello = _HELLO.pack(n_bytes, window, self._route.checksum == "xxh3")
-            self._connection.sendall(hello)
+            is_tcp = self._route.carrier == "tcp"
+            connection = socket.socket(socket.AF_INET if is_tcp else socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.connect(("127.0.0.1", self._address["port"]) if is_tcp else self._address["path"])
+            self._connection = _tuned(connection)
+            self._connection.sendall(_HELLO.pack(n_bytes, window, self._route.checksum == "xxh3"))
             self._answer = memoryview(bytearray(n_bytes))
         return self._connection
-
-    def _connect(self) -> socket.socket:
-        if self._route.carrier == "tcp":
-            connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            connection.connect(("127.0.0.1", self._address["port"]))
-        else:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            connection.connect(self._address["path"])
-        return _tuned(connection)
 
     def echoes(self, payload: Any, more: More, window: int) -> Iterator[memoryview]:
         """As `EchoClient.echoes`; all answers share one buffer, and the first run fixes length and window."""
@@ -198,30 +191,18 @@ class Client:
         if window == 1:
             while more():
                 send_frame(connection, view, is_checked)
-                receive_frame(connection, self._answer, is_checked)
-                yield self._answer
+                yield self._received(connection, is_checked)
         else:
-            yield from self._at_once(connection, view, more, window, is_checked)
+            yield from at_once(
+                lambda: send_frame(connection, view, is_checked),
+                lambda: self._received(connection, is_checked),
+                more,
+                window,
+            )
 
-    def _at_once(
-        self, connection: socket.socket, view: memoryview, more: More, window: int, is_checked: bool
-    ) -> Iterator[memoryview]:
-        slots = threading.Semaphore(window)
-        sent: queue.SimpleQueue[bool] = queue.SimpleQueue()
-
-        def send() -> None:
-            while slots.acquire() and more():
-                sent.put(True)
-                send_frame(connection, view, is_checked)
-            sent.put(False)
-
-        sender = threading.Thread(target=send, daemon=True)
-        sender.start()
-        while sent.get():
-            receive_frame(connection, self._answer, is_checked)
-            yield self._answer
-            slots.release()
-        sender.join()
+    def _received(self, connection: socket.socket, is_checked: bool) -> memoryview:
+        receive_frame(connection, self._answer, is_checked)
+        return self._answer
 
     def close(self) -> None:
         """Close the connection, if there is one."""

@@ -5,7 +5,6 @@ Two workers of one thread, as our server has. Dask has no carrier of its own for
 
 from __future__ import annotations
 
-import collections
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import dask
 
-from benchmarks.pipeline.peers.candidate import Address, More, Route
+from benchmarks.pipeline.peers.candidate import Address, More, Route, in_turn
 
 distributed: Any = importlib.import_module("distributed")  # it carries half of its types, which is worse
 _SCATTERED_BYTES = 512 << 10
@@ -48,13 +47,12 @@ class Client:
 
     def echoes(self, payload: Any, more: More, window: int) -> Iterator[Any]:
         """As `EchoClient.echoes`."""
-        answers: collections.deque[Any] = collections.deque()
-        while True:
-            while len(answers) < window and more():
-                answers.append(self._submit(payload))
-            if not answers:
-                return
-            yield self._client.gather(answers.popleft(), direct=True)
+        return in_turn(
+            lambda: self._submit(payload),
+            lambda future: self._client.gather(future, direct=True),
+            more,
+            window,
+        )
 
     def close(self) -> None:
         """Disconnect."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
-from benchmarks.pipeline.peers.candidate import Address, More, Route
+from benchmarks.pipeline.peers.candidate import Address, More, Route, at_once, in_turn
 
 _SCHEMA = pa.schema([("content", pa.uint8())])
 
@@ -43,8 +42,13 @@ class Client:
         writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_path("echo"))
         with writer:
             writer.begin(_SCHEMA)
-            answers = _in_turn if window == 1 else _at_once
-            yield from answers(writer, reader, batch, more, window)
+            send, receive = partial(writer.write_batch, batch), partial(_content, reader)
+            # With nothing to overlap, one thread does it all.
+            yield from (
+                in_turn(send, lambda _: receive(), more, 1)
+                if window == 1
+                else at_once(send, receive, more, window)
+            )
             writer.done_writing()
 
     def close(self) -> None:
@@ -54,27 +58,3 @@ class Client:
 
 def _content(reader: Any) -> Any:
     return reader.read_chunk().data.column(0).buffers()[1]
-
-
-def _in_turn(writer: Any, reader: Any, batch: Any, more: More, window: int) -> Iterator[Any]:
-    while more():
-        writer.write_batch(batch)
-        yield _content(reader)
-
-
-def _at_once(writer: Any, reader: Any, batch: Any, more: More, window: int) -> Iterator[Any]:
-    slots = threading.Semaphore(window)
-    sent: queue.SimpleQueue[bool] = queue.SimpleQueue()
-
-    def send() -> None:
-        while slots.acquire() and more():
-            sent.put(True)
-            writer.write_batch(batch)
-        sent.put(False)
-
-    sender = threading.Thread(target=send, daemon=True)
-    sender.start()
-    while sent.get():
-        yield _content(reader)
-        slots.release()
-    sender.join()

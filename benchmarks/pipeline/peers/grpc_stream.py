@@ -6,7 +6,6 @@ together before it answers, as it must before it can compute with a matrix.
 
 from __future__ import annotations
 
-import collections
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from benchmarks.pipeline.peers.candidate import Address, More, Route
+from benchmarks.pipeline.peers.candidate import Address, More, Route, in_turn
 
 _CHUNK_BYTES = 1 << 20
 _UNARY_BYTES = 512 << 10
@@ -64,22 +63,11 @@ class Client:
     def echoes(self, payload: Any, more: More, window: int) -> Iterator[Any]:
         """As `EchoClient.echoes`; gRPC takes nothing but `bytes`, which are made beforehand."""
         content = bytes(payload)
-        if len(content) <= _UNARY_BYTES:
-            return self._unary_echoes(content, more, window)
-        return self._stream_echoes(content, more, window)
-
-    def _unary_echoes(self, content: bytes, more: More, window: int) -> Iterator[bytes]:
+        if len(content) > _UNARY_BYTES:
+            return self._stream_echoes(content, more, window)
         if window == 1:
-            while more():
-                yield self._unary(content)
-            return
-        calls: collections.deque[Any] = collections.deque()
-        while True:
-            while len(calls) < window and more():
-                calls.append(self._unary.future(content))
-            if not calls:
-                return
-            yield calls.popleft().result()
+            return in_turn(lambda: self._unary(content), lambda answer: answer, more, 1)
+        return in_turn(lambda: self._unary.future(content), lambda call: call.result(), more, window)
 
     def _stream_echoes(self, content: bytes, more: More, window: int) -> Iterator[memoryview]:
         parts = [content[start : start + _CHUNK_BYTES] for start in range(0, len(content), _CHUNK_BYTES)]

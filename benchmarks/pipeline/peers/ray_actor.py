@@ -6,14 +6,13 @@ workers.
 
 from __future__ import annotations
 
-import collections
 import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pipeline.peers.candidate import Address, More, Route
+from benchmarks.pipeline.peers.candidate import Address, More, Route, in_turn
 
 ray: Any = importlib.import_module("ray")  # its types do not know what `remote` makes
 _NAMESPACE = "bench"
@@ -69,13 +68,7 @@ class Client:
 
     def echoes(self, payload: Any, more: More, window: int) -> Iterator[Any]:
         """As `EchoClient.echoes`; small arguments travel with the call, large ones through the store."""
-        answers: collections.deque[Any] = collections.deque()
-        while True:
-            while len(answers) < window and more():
-                answers.append(self._actor.echo.remote(payload))
-            if not answers:
-                return
-            yield ray.get(answers.popleft())
+        return in_turn(lambda: self._actor.echo.remote(payload), ray.get, more, window)
 
     def close(self) -> None:
         """The driver stays for the next run."""

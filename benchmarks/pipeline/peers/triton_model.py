@@ -8,20 +8,20 @@ from __future__ import annotations
 import queue
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.pipeline.peers.candidate import Address, More, Route
+from benchmarks.pipeline.peers.candidate import Address, More, Route, in_turn
 
 _MODEL, _IN, _OUT = "echo", "content", "answer"
 
 
 def _free_ports(n: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(n)]
+        return [each.getsockname()[1] for each in sockets]
 
 
 def _answer(requests: Any) -> list[dict[str, Any]]:
@@ -44,17 +44,7 @@ def serve(folder: Path) -> tuple[Address, object]:
         config=ModelConfig(batching=False),
     )
     triton.run()
-    return {"grpc": f"127.0.0.1:{grpc}"}, _Service(triton)
-
-
-class _Service:
-    """Triton under the name that the child calls."""
-
-    def __init__(self, triton: Any) -> None:
-        self._triton = triton
-
-    def close(self) -> None:
-        self._triton.stop()
+    return {"grpc": f"127.0.0.1:{grpc}"}, SimpleNamespace(close=triton.stop)
 
 
 class Client:
@@ -74,23 +64,19 @@ class Client:
     def echoes(self, payload: Any, more: More, window: int) -> Iterator[Any]:
         """As `EchoClient.echoes`."""
         answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
-        n_open = 0
-        while True:
-            while n_open < window and more():
-                self._submit(payload, answers)
-                n_open += 1
-            if not n_open:
-                return
+        content = self._grpc.InferInput(_IN, [len(payload)], "UINT8")
+
+        def send() -> None:
+            content.set_data_from_numpy(payload)
+            self._client.async_infer(_MODEL, [content], lambda result, error: answers.put((result, error)))
+
+        def receive(_: object) -> Any:
             result, error = answers.get()
             if error is not None:
                 raise error
-            yield result.as_numpy(_OUT)
-            n_open -= 1
+            return result.as_numpy(_OUT)
 
-    def _submit(self, payload: Any, answers: queue.SimpleQueue[tuple[Any, Any]]) -> None:
-        content = self._grpc.InferInput(_IN, [len(payload)], "UINT8")
-        content.set_data_from_numpy(payload)
-        self._client.async_infer(_MODEL, [content], lambda result, error: answers.put((result, error)))
+        return in_turn(send, receive, more, window)
 
     def close(self) -> None:
         """Close the channel."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import zmq
 
-from benchmarks.pipeline.peers.candidate import Address, More, Route
+from benchmarks.pipeline.peers.candidate import Address, More, Route, in_turn
 
 
 def serve(folder: Path) -> tuple[Address, object]:
@@ -44,15 +44,12 @@ class Client:
 
     def echoes(self, payload: Any, more: More, window: int) -> Iterator[Any]:
         """As `EchoClient.echoes`."""
-        n_open = 0
-        while True:
-            while n_open < window and more():
-                self._socket.send(payload, copy=False)
-                n_open += 1
-            if not n_open:
-                return
-            yield self._socket.recv(copy=False).buffer
-            n_open -= 1
+        return in_turn(
+            lambda: self._socket.send(payload, copy=False),
+            lambda _: self._socket.recv(copy=False).buffer,
+            more,
+            window,
+        )
 
     def close(self) -> None:
         """Close the socket."""

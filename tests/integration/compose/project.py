@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.fixtures.programs import ran
 from yarn_accel import __version__
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -23,13 +24,7 @@ def absent(*images: str) -> str:
     """Why these images cannot be run here with ``docker compose``; empty when they can."""
     if shutil.which("docker") is None:
         return "no containers: there is no docker client on PATH"
-    engine = subprocess.run(
-        [str(ROOT / "docker" / "engine.sh"), "0", "compose"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    engine = ran([str(ROOT / "docker" / "engine.sh"), "0", "compose"], timeout=60)
     if engine.returncode:
         return f"no containers: {engine.stderr.strip()}"
     for image in images:
@@ -52,27 +47,12 @@ class Project:
         self._services = services
         self.name = f"ya-compose-{secrets.token_hex(3)}"
         data.chmod(0o777)
-        self._argv = [
-            "docker",
-            "compose",
-            "--project-name",
-            self.name,
-            "--file",
-            str(COMPOSE),
-        ]
+        self._argv = ["docker", "compose", "--project-name", self.name, "--file", str(COMPOSE)]
         self._env = {**os.environ, "DATA": str(data), **settings}
 
     def compose(self, *words: str, input: str = "") -> subprocess.CompletedProcess[str]:
         """Run ``docker compose WORDS`` and return what it said."""
-        return subprocess.run(
-            [*self._argv, *words],
-            env=self._env,
-            input=input,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=COMMAND_LIMIT_S,
-        )
+        return ran([*self._argv, *words], env=self._env, input=input, timeout=COMMAND_LIMIT_S)
 
     def said(self, *words: str, input: str = "") -> str:
         """As `compose`, which must succeed; its standard output."""

@@ -12,7 +12,7 @@ import pytest
 from yarn_accel.adapters.journal_file import StoredJournal
 from yarn_accel.adapters.rest import get_json
 from yarn_accel.errors import JobError, StorageError
-from yarn_accel.hadoop.java import HadoopInstall, class_path_names, write_class_path_jar
+from yarn_accel.hadoop.java import class_path_names, write_class_path_jar
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.hadoop.streaming import NLINE_INPUT_FORMAT, StreamingJob, run_streaming
 from yarn_accel.storage import Store
@@ -34,17 +34,17 @@ for line in sys.stdin:
 NUMBER = itertools.count()
 
 
-def silent(_: str) -> None:
+def silent(_):
     """Report nothing."""
 
 
 @pytest.fixture(scope="module")
-def install() -> HadoopInstall:
+def install():
     return ensure_hadoop(silent)
 
 
 @pytest.fixture(scope="module")
-def archive(install: HadoopInstall) -> Path:
+def archive(install):
     built = ensure_archive(install, silent)
     assert built is not None
     return built
@@ -62,9 +62,7 @@ class Node:
 
 
 @pytest.fixture(scope="module")
-def node(
-    hadoop_cluster: Cluster, hadoop_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Node:
+def node(hadoop_cluster, hadoop_environ, tmp_path_factory):
     """With two inputs and a mapper."""
     site = HadoopSite.load(hadoop_environ)
     root = f"{site.properties['fs.defaultFS']}/of-test-real-hadoop"
@@ -76,11 +74,11 @@ def node(
 
 
 @pytest.fixture(scope="module")
-def site(node: Node) -> HadoopSite:
+def site(node):
     return node.site
 
 
-def job(node: Node, name: str, **changes) -> StreamingJob:
+def job(node, name, **changes):
     properties = {
         "mapreduce.input.lineinputformat.linespermap": "2",
         "mapreduce.map.resource.acct/slot": "1",
@@ -98,8 +96,8 @@ def job(node: Node, name: str, **changes) -> StreamingJob:
     return replace(plain, **changes)
 
 
-def test_a_job_tells_its_progress_counters_attempts_and_output(node: Node, site: HadoopSite):
-    lines: list[str] = []
+def test_a_job_tells_its_progress_counters_attempts_and_output(node, site):
+    lines = []
     wanted = job(node, "good")
     result = run_streaming(site, wanted, lines.append)
     assert result.check().state == "SUCCEEDED"
@@ -132,17 +130,17 @@ def test_a_job_tells_its_progress_counters_attempts_and_output(node: Node, site:
         ),
     ],
 )
-def test_a_job_that_is_not_accepted_is_one_line(node: Node, site: HadoopSite, changes, cause: str):
+def test_a_job_that_is_not_accepted_is_one_line(node, site, changes, cause):
     with pytest.raises(JobError, match=cause) as caught:
         run_streaming(site, job(node, "good", **changes), silent)
     assert "\n" not in str(caught.value)
     assert "was not accepted" in str(caught.value)
 
 
-def test_an_interrupted_run_kills_its_job(node: Node, site: HadoopSite):
-    seen: list[str] = []
+def test_an_interrupted_run_kills_its_job(node, site):
+    seen = []
 
-    def interrupt(line: str) -> None:
+    def interrupt(line):
         seen.append(line)
         raise KeyboardInterrupt
 
@@ -159,7 +157,7 @@ def test_an_interrupted_run_kills_its_job(node: Node, site: HadoopSite):
 
 
 def test_a_failed_job_gives_the_mapper_s_own_first_line_from_a_hadoop_home_too(
-    node: Node, hadoop_environ: dict[str, str], install: HadoopInstall, tmp_path: Path
+    node, hadoop_environ, install, tmp_path
 ):
     share = tmp_path / "home" / "share" / "hadoop"
     for name in class_path_names(install.class_path_jar):
@@ -189,16 +187,14 @@ def test_a_failed_job_gives_the_mapper_s_own_first_line_from_a_hadoop_home_too(
         result.check()
 
 
-def test_daemons_really_have_the_archive_mapped(node: Node, archive: Path):
+def test_daemons_really_have_the_archive_mapped(node, archive):
     daemons = [daemon for daemon in node.cluster.status().daemons if daemon.role != "pipeline"]
     assert len(daemons) == 11
     for daemon in daemons:
         assert str(archive) in Path(f"/proc/{daemon.pid}/maps").read_text(), daemon
 
 
-def test_the_archive_is_used_and_another_class_path_gets_nothing_from_it(
-    install: HadoopInstall, archive: Path, tmp_path: Path
-):
+def test_the_archive_is_used_and_another_class_path_gets_nothing_from_it(install, archive, tmp_path):
     assert find_archive(install) == archive
     shared, loaded = shared_classes(install, archive)
     assert loaded > 0
@@ -212,7 +208,7 @@ def test_the_archive_is_used_and_another_class_path_gets_nothing_from_it(
     assert shared_classes(changed, archive)[0] == 0
 
 
-def test_the_real_install_is_what_the_package_promises(install: HadoopInstall):
+def test_the_real_install_is_what_the_package_promises(install):
     names = class_path_names(install.class_path_jar)
     assert len(names) == install.n_jars == len(set(names))
     assert names == sorted(names)
@@ -239,9 +235,7 @@ def test_a_journal_in_hdfs_is_taken_from_the_attempt_that_writes_it(node):
 
 
 @pytest.mark.slow
-def test_a_single_node_runs_a_job_and_leaves_no_process(
-    install: HadoopInstall, archive: Path, tmp_path: Path
-):
+def test_a_single_node_runs_a_job_and_leaves_no_process(install, archive, tmp_path):
     """What records the list of classes."""
     (tmp_path / "line.txt").write_text("line\n")
     with SingleNode(install, tmp_path / "node", silent, archive=archive) as single:
@@ -254,12 +248,12 @@ def test_a_single_node_runs_a_job_and_leaves_no_process(
     assert not of_conf_dir(single.conf_dir)
 
 
-def of_conf_dir(conf_dir: Path) -> list[Path]:
+def of_conf_dir(conf_dir):
     """The processes whose command line names this configuration."""
     return [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(conf_dir).encode() in read(path)]
 
 
-def read(path: Path) -> bytes:
+def read(path):
     try:
         return path.read_bytes()
     except OSError:

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from yarn_accel.adapters.hadoop_rpc import (
-    Patience,
-    ResourceManager,
-    ResourceManagerAddresses,
-    RpcSettings,
-    User,
-)
+from yarn_accel.adapters import hadoop_rpc
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.testbed import Cluster
 
@@ -24,16 +18,18 @@ class Yarn:
 
     cluster: Cluster
     site: HadoopSite
-    addresses: ResourceManagerAddresses
-    settings: RpcSettings
+    addresses: hadoop_rpc.ResourceManagerAddresses
+    settings: hadoop_rpc.RpcSettings
 
-    def resource_manager(self) -> ResourceManager:
-        return ResourceManager(self.addresses, User(getpass.getuser()), self.settings, Patience(30.0))
+    def resource_manager(self) -> hadoop_rpc.ResourceManager:
+        return hadoop_rpc.ResourceManager(
+            self.addresses, hadoop_rpc.User(getpass.getuser()), self.settings, hadoop_rpc.Patience(30.0)
+        )
 
 
 @pytest.fixture(scope="package")
 def yarn(hadoop_cluster: Cluster) -> Yarn:
     """The cluster of all tests, seen by its ResourceManager."""
     site = HadoopSite.load({"HADOOP_CONF_DIR": str(hadoop_cluster.conf_dir)})
-    addresses = ResourceManagerAddresses.from_properties(site.properties)
-    return Yarn(hadoop_cluster, site, addresses, RpcSettings(hosts=site.client_hosts))
+    addresses = hadoop_rpc.ResourceManagerAddresses.from_properties(site.properties)
+    return Yarn(hadoop_cluster, site, addresses, hadoop_rpc.RpcSettings(hosts=site.client_hosts))

@@ -36,6 +36,7 @@ from jobs.runners.hadoop import HadoopRunner
 from jobs.runners.step import Report, Step, StepResult
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp
 from tests.fixtures.hadoop_conf import conf_without
+from tests.fixtures.programs import ran
 from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
 from yarn_accel.client import SequenceFileReader
 from yarn_accel.client.task_servers import load_credential
@@ -313,14 +314,11 @@ def scrubbed(hadoop_cluster, tmp_path):
         environ = {"PATH": os.environ["PATH"], "HOME": str(Path.home()), "HADOOP_CONF_DIR": str(conf_dir)}
         if "XDG_CACHE_HOME" in os.environ:
             environ["XDG_CACHE_HOME"] = os.environ["XDG_CACHE_HOME"]
-        return subprocess.run(
+        return ran(
             [sys.executable, "-m", "jobs", *words, "--runner", "hadoop", "--out", str(tmp_path / "out")],
             cwd=ROOT,
             env=environ,
-            capture_output=True,
-            text=True,
             timeout=300,
-            check=False,
         )
 
     return run

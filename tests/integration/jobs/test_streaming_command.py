@@ -4,7 +4,6 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from jobs.runners.hadoop import HadoopRunner
+from tests.fixtures.programs import ran
 from yarn_accel.hadoop.java import ADD_OPENS
 from yarn_accel.hadoop.site import HadoopSite, SiteSettings
 from yarn_accel.hadoop.streaming import LOG_SETTINGS
@@ -68,17 +68,14 @@ def test_the_first_mapper_of_the_page_runs_on_the_servers_by_the_sites_mapred(ha
     uris = [f"{home}/in/{name}" for name in (*matrices, "bad.npy", "missing.npy")]
     store.write_atomic(f"{home}/uris", ["".join(uri + "\n" for uri in uris).encode()])
     job = ["-D", "mapreduce.job.reduces=0", "-input", f"{home}/uris", "-output", f"{home}/out"]
-    done = subprocess.run(
+    done = ran(
         [
             *(sys.executable, "-m", "yarn_accel", "streaming", "--result", "result.json"),
             *(*job, "-mapper", "my_mapper.py"),
         ],
         env={**environ, "HOME": os.environ.get("HOME", "/")},
         cwd=mapper,
-        capture_output=True,
-        text=True,
         timeout=500,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     parts = [uri for uri in store.list(f"{home}/out") if "/part-" in uri]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ from yarn_accel.client.calls import Call, Tensor
 from yarn_accel.client.client import Client
 from yarn_accel.client.discovery import discover_servers
 from yarn_accel.client.token_file import read_secrets
+from yarn_accel.errors import RejectedError
 from yarn_accel.wire.credential import SECRET_ALIAS, decode
 
 
@@ -30,6 +32,8 @@ def main() -> None:
         matrix = np.random.default_rng(3).standard_normal((64, 64))
         with Client(found.endpoints()[0], credential) as client:
             reply = client.call(Call("from-w2", "lu", {}, (Tensor.of(matrix),)))
+            with contextlib.suppress(RejectedError):
+                client.call(Call("refused-of-w2", "cholesky", {}, (Tensor.of(-np.eye(2)),)))
         reported["server"] = reply.server
         factors = {name: tensor.array() for name, tensor in reply.tensors.items()}
         for row, swapped in enumerate(factors["piv"]):

@@ -9,52 +9,24 @@ import json
 import stat
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from yarn_accel.adapters.hadoop_rpc import (
-    ApplicationSubmission,
-    Patience,
-    ResourceManager,
-    ResourceManagerAddresses,
-    RpcSettings,
-    User,
-)
-from yarn_accel.adapters.hadoop_rpc.records import (
-    ApplicationReport,
-    LaunchContext,
-    LocalResource,
-    YarnResource,
-)
+from yarn_accel.adapters import hadoop_rpc
+from yarn_accel.adapters.hadoop_rpc import records
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.launch import bootstrap
-from yarn_accel.launch.packing import pack
 from yarn_accel.launch.plan import container_argv, container_command, container_environment
-from yarn_accel.launch.uploads import FileResource, upload, upload_script
+from yarn_accel.launch.uploads import upload, upload_script
 from yarn_accel.storage import Store
-from yarn_accel.testbed import Cluster
 
 pytestmark = [pytest.mark.hadoop]
 
 DEADLINE_S = 120.0
 HOSTILE = [
-    "a b",
-    "'",
-    '"',
-    "$HOME",
-    "`id`",
-    "$(id)",
-    "\\",
-    "a\nb",
-    "!",
-    "*",
-    "{{PATH}}",
-    "}}}",
-    "<LOG_DIR>",
-    "",
+    *("a b", "'", '"', "$HOME", "`id`", "$(id)", "\\", "a\nb", "!", "*", "{{PATH}}", "}}}", "<LOG_DIR>", ""),
 ]
 #: Stands in for this package: tells what arrived, and where.
 ENTRY = """\
@@ -78,31 +50,33 @@ class Yarn:
     staging_uri: str
     n_nodes: int
 
-    def run(
-        self, environment: FileResource, words: Sequence[str], variables: Mapping[str, str] | None = None
-    ) -> ApplicationReport:
+    def run(self, environment, words, variables=None):
         """Run one container to its end; the report of its application."""
         script = upload_script(self.store, self.staging_uri)
         files = {
-            item.name: LocalResource.of(item.uri, item.n_bytes, item.modified_ms)
+            item.name: records.LocalResource.of(item.uri, item.n_bytes, item.modified_ms)
             for item in (environment, script)
         }
-        launch = LaunchContext.of(
+        launch = records.LaunchContext.of(
             [container_command(container_argv(words, environment.name))],
             container_environment(more=variables),
             files,
         )
         return asyncio.run(self._run(launch))
 
-    async def _run(self, launch: LaunchContext) -> ApplicationReport:
-        addresses = ResourceManagerAddresses.from_properties(self.site.properties)
-        settings = RpcSettings(hosts=self.site.client_hosts)
-        manager = ResourceManager(addresses, User(getpass.getuser()), settings, Patience(30.0))
+    async def _run(self, launch):
+        addresses = hadoop_rpc.ResourceManagerAddresses.from_properties(self.site.properties)
+        settings = hadoop_rpc.RpcSettings(hosts=self.site.client_hosts)
+        manager = hadoop_rpc.ResourceManager(
+            addresses, hadoop_rpc.User(getpass.getuser()), settings, hadoop_rpc.Patience(30.0)
+        )
         try:
             application = (await manager.new_application()).application
-            resource = YarnResource.of(512, 1)
+            resource = records.YarnResource.of(512, 1)
             await manager.submit(
-                ApplicationSubmission(application, "launch", launch=launch, resource=resource, max_attempts=1)
+                hadoop_rpc.ApplicationSubmission(
+                    application, "launch", launch=launch, resource=resource, max_attempts=1
+                )
             )
             deadline = time.monotonic() + DEADLINE_S
             while True:
@@ -116,13 +90,13 @@ class Yarn:
 
 
 @pytest.fixture(scope="module")
-def yarn(hadoop_cluster: Cluster, hadoop_environ: dict[str, str]) -> Yarn:
+def yarn(hadoop_cluster, hadoop_environ):
     site = HadoopSite.load(hadoop_environ)
     staging_uri = f"{site.properties['fs.defaultFS']}/containers"
     return Yarn(site, Store(hadoop_cluster.conf_dir), staging_uri, len(hadoop_cluster.plan.workers))
 
 
-def small(folder: Path, **need: str) -> Path:
+def small(folder, **need):
     files = {
         "yarn_accel/__init__.py": b"",
         "yarn_accel/launch/__init__.py": b"",
@@ -138,19 +112,18 @@ def small(folder: Path, **need: str) -> Path:
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Path:
+def shared(tmp_path):
     """A folder that the container's process can write too."""
     tmp_path.chmod(0o777)
     return tmp_path
 
 
-def test_words_and_variables_arrive_as_they_were(yarn, shared) -> None:
+def test_words_and_variables_arrive_as_they_were(yarn, shared):
     resource = upload(yarn.store, small(shared), yarn.staging_uri)
     report = yarn.run(resource, [str(shared / "reported"), *HOSTILE], {"X": "a $HOME `id` \" \\ ' \n"})
     assert (shared / "reported").exists(), report.diagnostics
     reported = json.loads((shared / "reported").read_text())
-    assert reported["words"] == HOSTILE
-    assert reported["environ"]["X"] == "a $HOME `id` \" \\ ' \n"
+    assert (reported["words"], reported["environ"]["X"]) == (HOSTILE, "a $HOME `id` \" \\ ' \n")
     assert reported["stdout"].endswith("/stdout")
     assert reported["environ"]["LOG_DIRS"].split(",")[0] in reported["stdout"]
     assert reported["appends"], "or the file could not be cut while it is written to"
@@ -171,26 +144,10 @@ def test_words_and_variables_arrive_as_they_were(yarn, shared) -> None:
     assert found.stat().st_mtime_ns == changed[found]
 
 
-def test_a_node_that_does_not_fit_is_reported_with_code_and_message(yarn, shared) -> None:
+def test_a_node_that_does_not_fit_is_reported_with_code_and_message(yarn, shared):
     resource = upload(yarn.store, small(shared, glibc="9.99"), yarn.staging_uri)
     report = yarn.run(resource, [str(shared / "reported")])
     assert f"exitCode: {bootstrap.EXIT_GLIBC}" in report.diagnostics
     assert "glibc is" in report.diagnostics
     assert "the environment needs 9.99" in report.diagnostics
     assert not (shared / "reported").exists()
-
-
-@pytest.mark.slow
-def test_the_real_environment_runs_in_a_container(yarn, shared) -> None:
-    packed = pack(folder=shared / "packed")
-    began = time.monotonic()
-    resource = upload(yarn.store, packed.path, yarn.staging_uri)
-    uploaded = time.monotonic()
-    assert upload(yarn.store, packed.path, yarn.staging_uri) == resource
-    for name in ("first", "second"):
-        started = time.monotonic()
-        report = yarn.run(resource, ["credential", "new-secret", str(shared / name)])
-        assert (shared / name).exists(), report.diagnostics
-        seconds = (shared / name).stat().st_mtime - (time.time() - (time.monotonic() - started))
-        print(f"{name}: command done {seconds:.1f} s after submission")
-    print(f"upload of {packed.n_bytes / 1e6:.0f} MB: {uploaded - began:.1f} s")

@@ -3,20 +3,19 @@
 One cluster and one application for all tests here, in the order of an admin's day; times are printed.
 """
 
-from __future__ import annotations
-
+import contextlib
 import json
 import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from tests.fixtures.yarn_site import DEADLINE_S, Site
+from tests.fixtures.yarn_site import DEADLINE_S
 from tests.integration.conftest import SLOTS
+from yarn_accel.errors import ClusterError
 from yarn_accel.hadoop.java import java_argv
 from yarn_accel.hadoop.site import HadoopSite
 
@@ -24,11 +23,11 @@ pytestmark = [pytest.mark.hadoop]
 
 
 @pytest.fixture(scope="module")
-def site(two_racks: Site) -> Site:
+def site(two_racks):
     return two_racks
 
 
-def mapper(site: Site, node: str) -> dict[str, Any]:
+def mapper(site, node):
     """Run a mapper's way to its server on a node."""
     argv = site.mapper_argv(host(site, node), Path(__file__).with_name("mapper_of_w2.py"))
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
@@ -36,11 +35,11 @@ def mapper(site: Site, node: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def host(site: Site, name: str) -> str:
+def host(site, name):
     return site.cluster.plan.node(name).host
 
 
-def safe_mode(site: Site, word: str) -> None:
+def safe_mode(site, word):
     """An administrator's ``hdfs dfsadmin -safemode``."""
     hadoop = HadoopSite.load(site.environ)
     argv = java_argv(
@@ -54,20 +53,20 @@ def safe_mode(site: Site, word: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_without_an_application_the_verbs_say_so(site) -> None:
+def test_without_an_application_the_verbs_say_so(site):
     assert "yarn-accel start" in site.run("status", code=1)
     assert "yarn-accel start" in site.run("drain", "w1", code=1)
     assert "nothing runs" in site.run("stop")
 
 
-def test_a_rehearsal_changes_nothing(site) -> None:
+def test_a_rehearsal_changes_nothing(site):
     reported = site.run("start", "--config", str(site.settings), "--dry-run")
     assert "role server on each accelerator node" in reported
     assert not site.applications()
     assert not site.rm_client.store().exists(site.rm_client.staging_uri())
 
 
-def test_settings_are_checked_before_anything_is_done(site) -> None:
+def test_settings_are_checked_before_anything_is_done(site):
     wrong = site.folder / "wrong.yaml"
     wrong.write_text(yaml.safe_dump({"master": {"settings": {"policies": "paper"}}}))
     assert "policies" in site.run("start", "--config", str(wrong), code=2)
@@ -77,7 +76,7 @@ def test_settings_are_checked_before_anything_is_done(site) -> None:
     assert not list((site.folder / "state").glob("cluster-accel/applications/*"))
 
 
-def test_a_start_in_safe_mode_says_so_and_what_to_do(site) -> None:
+def test_a_start_in_safe_mode_says_so_and_what_to_do(site):
     safe_mode(site, "enter")
     try:
         reported = site.run("start", "--config", str(site.settings), code=1)
@@ -90,12 +89,10 @@ def test_a_start_in_safe_mode_says_so_and_what_to_do(site) -> None:
     assert not list((site.folder / "state").glob("cluster-accel/applications/*"))
 
 
-def test_two_starts_at_once_bring_up_one_application_that_serves(site) -> None:
-    began_s = time.monotonic()
+def test_two_starts_at_once_bring_up_one_application_that_serves(site):
     processes = [site.begin("start", "--config", str(site.settings), "--wait") for _ in range(2)]
     reported = [process.communicate(timeout=2 * DEADLINE_S) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], (reported, site.logs())
-    print(f"\ntwo starts, every accelerator node serves after {time.monotonic() - began_s:.1f} s\n{reported}")
     (application,) = site.applications()
     assert all(str(application.id) in out for out, _ in reported)
     assert sum("runs already" in out or "was submitted already" in out for out, _ in reported) == 1
@@ -113,8 +110,8 @@ def test_two_starts_at_once_bring_up_one_application_that_serves(site) -> None:
     assert "2 of 2 accelerator nodes serve" in site.run("status")
 
 
-def test_a_mapper_finds_its_server_by_itself_and_uses_it(site) -> None:
-    def served() -> dict[str, Any] | None:
+def test_a_mapper_finds_its_server_by_itself_and_uses_it(site):
+    def served():
         reported = mapper(site, "w2")
         return reported if reported["servers"] else None
 
@@ -124,12 +121,21 @@ def test_a_mapper_finds_its_server_by_itself_and_uses_it(site) -> None:
     assert reported["error"] < 1e-10
 
 
-def test_slots_follow_what_the_servers_can_feed(site) -> None:
+def test_what_servers_say_of_a_request_is_found_by_its_key(site):
+    head, *lines = site.run("logs", "refused-of-w2").splitlines()
+    assert head.startswith("==> container_")
+    assert head.endswith(f" on {host(site, 'w1')} <==")
+    assert all(" request refused-of-w2 (cholesky, tenant " in line for line in lines)
+    assert "failed: not-positive-definite: the leading minor" in lines[0]
+    assert "name no request of this key" in site.run("logs", "from-w2", code=2)
+
+
+def test_slots_follow_what_the_servers_can_feed(site):
     site.until("the share is set", lambda: SLOTS not in site.slots().values())
     site.until("the binding is published", lambda: "accel-bind" in site.attributes())
 
 
-def test_a_node_is_explained_drained_and_taken_back(site) -> None:
+def test_a_node_is_explained_drained_and_taken_back(site):
     first, second, third = (host(site, name) for name in ("w1", "w2", "w3"))
     assert f"bound to {first}" in site.run("explain", second)
     assert "nowhere" in site.run("explain", "nowhere", code=1)
@@ -143,7 +149,7 @@ def test_a_node_is_explained_drained_and_taken_back(site) -> None:
     site.until("w2 is bound again", lambda: site.state()["nodes"][second]["bound"] == first)
 
 
-def test_a_rack_whose_only_server_hangs_uses_the_other_rack_until_it_is_replaced(site) -> None:
+def test_a_rack_whose_only_server_hangs_uses_the_other_rack_until_it_is_replaced(site):
     first, second, third = (host(site, name) for name in ("w1", "w2", "w3"))
     site.until("w1 serves w2", lambda: site.bound(second) == first)
     old = site.container(first, "server")
@@ -153,14 +159,13 @@ def test_a_rack_whose_only_server_hangs_uses_the_other_rack_until_it_is_replaced
         site.until("a server of the other rack answers", lambda: caller.after(at, node=third))
         since = time.time()
         site.until("the replacement answers", lambda: caller.after(since, node=first))
-        print(f"\nback after {time.time() - at:.1f} s, the longest wait {caller.longest_gap_s(at):.1f} s")
     assert site.bound(second) == first
     assert site.container(first, "server") != old
     notes = [note["what"] for note in site.state()["notes"] if note["node"] == second]
     assert notes[-2:] == [f"bound to {third}", f"bound to {first}"]
 
 
-def test_somebody_without_the_secret_is_refused(site) -> None:
+def test_somebody_without_the_secret_is_refused(site):
     site.environ["XDG_STATE_HOME"] = str(site.folder / "elsewhere")
     try:
         assert "control secret" in site.run("stop", code=1)
@@ -175,7 +180,7 @@ def test_somebody_without_the_secret_is_refused(site) -> None:
     assert site.applications()
 
 
-def test_an_environment_in_use_is_not_cleaned_away(site) -> None:
+def test_an_environment_in_use_is_not_cleaned_away(site):
     store, shared = site.rm_client.store(), f"{site.rm_client.staging_uri()}/environments"
     there = store.list(shared)
     stale = f"{shared}/accel-environment-{'0' * 32}.zip"
@@ -188,14 +193,12 @@ def test_an_environment_in_use_is_not_cleaned_away(site) -> None:
     assert store.list(shared) == there
 
 
-def test_stop_leaves_nothing_behind(site) -> None:
+def test_stop_leaves_nothing_behind(site):
     (application,) = site.applications()
     folder = f"{site.rm_client.staging_uri()}/applications"
     assert site.rm_client.store().list(folder)
     assert site.processes()
-    began_s = time.monotonic()
     reported = site.run("stop")
-    print(f"\nstopped after {time.monotonic() - began_s:.1f} s: {reported}")
     assert f"{application.id} has ended: FINISHED (SUCCEEDED)" in reported
     assert not site.applications()
     site.until("no process of a container is left", lambda: not site.processes())
@@ -206,11 +209,22 @@ def test_stop_leaves_nothing_behind(site) -> None:
     assert "nothing runs" in site.run("stop")
 
 
+def test_what_servers_said_of_a_request_is_found_when_their_application_has_ended(site):
+    """YARN aggregates the logs of an application some seconds after its end."""
+
+    def found():
+        with contextlib.suppress(ClusterError):
+            return site.run("logs", "refused-of-w2", "--config", str(site.settings))
+        return None
+
+    reported = site.until("the logs are aggregated", found)
+    assert f" on {host(site, 'w1')} <==" in reported
+    assert " request refused-of-w2 (cholesky, tenant " in reported
+
+
 @pytest.mark.slow
-def test_force_needs_no_master_and_restores_the_nodes(site) -> None:
-    began_s = time.monotonic()
+def test_force_needs_no_master_and_restores_the_nodes(site):
     site.run("start", "--config", str(site.settings), "--wait")
-    print(f"\nstarted again, every accelerator node serves after {time.monotonic() - began_s:.1f} s")
     site.until("the share is set", lambda: SLOTS not in site.slots().values())
     (application,) = site.applications()
     (

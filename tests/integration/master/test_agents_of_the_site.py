@@ -1,18 +1,14 @@
 """What a site may run itself: the agents, as systemd does, and the NodeManagers' attribute script."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.fixtures.yarn_site import ROOT, Site
+from tests.fixtures.yarn_site import ROOT
 from yarn_accel.launch.bootstrap import node_facts
 from yarn_accel.launch.node_checks import attribute_facts
 
@@ -22,7 +18,7 @@ pytestmark = [pytest.mark.hadoop]
 
 
 @pytest.fixture
-def secret(idle_site: Site, tmp_path: Path) -> Iterator[Path]:
+def secret(idle_site, tmp_path):
     """The site's secret, and an application that knows it; none runs before and afterwards."""
     site, usual = idle_site, idle_site.options
     if site.applications():
@@ -40,7 +36,7 @@ def secret(idle_site: Site, tmp_path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def agent(site: Site, host: str, key: Path) -> Iterator[subprocess.Popen[bytes]]:
+def agent(site, host, key):
     """What the unit starts on a node."""
     settings = {
         "node": host,
@@ -51,14 +47,8 @@ def agent(site: Site, host: str, key: Path) -> Iterator[subprocess.Popen[bytes]]
     path = key.with_suffix(".yaml")
     path.write_text(yaml.safe_dump(settings))
     words = [
-        "env",
-        f"PYTHONPATH={ROOT}",
-        sys.executable,
-        "-m",
-        "yarn_accel.node",
-        "agent",
-        "--config",
-        str(path),
+        *("env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "yarn_accel.node", "agent"),
+        *("--config", str(path)),
     ]
     with key.with_suffix(".log").open("wb") as log:
         argv = site.cluster.exec_argv(site.names[host], words)
@@ -71,7 +61,7 @@ def agent(site: Site, host: str, key: Path) -> Iterator[subprocess.Popen[bytes]]
 
 
 @pytest.mark.slow
-def test_the_master_hears_agents_that_the_site_runs(idle_site: Site, secret: Path, tmp_path: Path) -> None:
+def test_the_master_hears_agents_that_the_site_runs(idle_site, secret, tmp_path):
     site = idle_site
     with contextlib.ExitStack() as stack:
         for host in (*site.servers, *site.others):
@@ -83,7 +73,7 @@ def test_the_master_hears_agents_that_the_site_runs(idle_site: Site, secret: Pat
 
 
 @pytest.fixture
-def script(site: Site, tmp_path: Path) -> Iterator[None]:
+def script(site, tmp_path):
     """The NodeManagers run the attribute script, each with the state file of its node's agent."""
     ours = tmp_path / "accel-attributes"
     ours.write_text(site.run("node", "print-attribute-script"))
@@ -98,8 +88,8 @@ def script(site: Site, tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("script")
-def test_node_managers_run_the_attribute_script(site: Site) -> None:
-    def reported() -> dict[str, dict[str, str]]:
+def test_node_managers_run_the_attribute_script(site):
+    def reported():
         return {
             host: {each.key.name: each.value or "" for each in report.attributes if each.key.prefix == _NM}
             for host, report in site.nodes().items()

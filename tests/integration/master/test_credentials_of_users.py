@@ -1,7 +1,5 @@
 """Users get credentials from a master that YARN started, and reach nothing but their own folder."""
 
-from __future__ import annotations
-
 import io
 import os
 import pwd
@@ -10,14 +8,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.conftest import NEEDS_ROOT
-from tests.fixtures.yarn_site.site import ROOT, Site
+from tests.fixtures.yarn_site.site import ROOT
 from yarn_accel.adapters.credentials import read_credential
 from yarn_accel.hadoop.site import SiteSettings
 from yarn_accel.storage import Store
@@ -52,7 +49,7 @@ with connect("hadoop", fallback=False) as accel:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder():
     """The user's own, on a path that the user may enter."""
     with tempfile.TemporaryDirectory(dir="/tmp") as home:
         os.chown(home, USER.pw_uid, USER.pw_gid)
@@ -60,14 +57,14 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def path(site: Site) -> Path:
+def path(site):
     """Where the master of the site listens."""
     path = Path(site.agent_socket(site.master_node())).with_name("credential.sock")
     site.until("the master's socket", path.is_socket)
     return path
 
 
-def request(path: Path, file: Path, *words: str, uid: int = USER.pw_uid) -> subprocess.CompletedProcess[str]:
+def request(path, file, *words, uid=USER.pw_uid):
     """`yarn-accel credential request`, as a user of the master's node."""
     command = ("credential", "request", "--socket", str(path), *words, str(file))
     return subprocess.run(
@@ -82,7 +79,7 @@ def request(path: Path, file: Path, *words: str, uid: int = USER.pw_uid) -> subp
 
 
 @pytest.fixture
-def idle(path: Path) -> Iterator[None]:
+def idle(path):
     """Somebody holds connections open and says nothing."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4 * N_IDLE)), hard))
@@ -99,9 +96,7 @@ def idle(path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("idle")
-def test_a_user_gets_a_credential_and_computes_in_the_own_folder(
-    site: Site, path: Path, folder: Path
-) -> None:
+def test_a_user_gets_a_credential_and_computes_in_the_own_folder(site, path, folder):
     done = request(path, folder / "mine")
     assert done.returncode == 0, done.stderr
     credential = read_credential(folder / "mine")
@@ -136,13 +131,13 @@ def test_a_user_gets_a_credential_and_computes_in_the_own_folder(
     assert [store.exists(f"{uri}/b.npz") for uri in uris] == [False, False]
 
 
-def test_nobody_gets_the_credential_of_another_tenant(path: Path, folder: Path) -> None:
+def test_nobody_gets_the_credential_of_another_tenant(path, folder):
     refused = request(path, folder / "mine", "--tenant", "root")
     assert (refused.returncode, (folder / "mine").exists()) == (1, False)
     assert f"{USER.pw_name} gets no credential of tenant root" in refused.stderr
 
 
-def test_the_user_of_all_containers_is_refused(path: Path, folder: Path) -> None:
+def test_the_user_of_all_containers_is_refused(path, folder):
     """DefaultContainerExecutor runs the containers of all users as the NodeManager's own, here root."""
     refused = request(path, folder / "mine", uid=0)
     assert (refused.returncode, (folder / "mine").exists()) == (1, False)

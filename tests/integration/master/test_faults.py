@@ -3,15 +3,11 @@
 One application lives through all of them, in this order; none is judged by its times.
 """
 
-from __future__ import annotations
-
 import time
 
 import pytest
 
 from tests.examples import ALL
-from tests.fixtures.yarn_site import Caller, Site
-from tests.fixtures.yarn_site.job import Batch, Result
 from tests.fixtures.yarn_site.performing import why_not
 from tests.integration.master.conftest import SLOTS, struck
 from tests.integration.master.hadoop_settings import write
@@ -25,33 +21,31 @@ MAX_MASTER_MIB = 96
 PATIENT = {"yarn.nm.liveness-monitor.expiry-interval-ms": "600000"}
 
 
-def servers(site: Site) -> dict[str, str]:
+def servers(site):
     """The container of each server; while the master does not answer, nobody can tell."""
 
-    def container(host: str) -> str:
+    def container(host):
         return site.until(f"the server of {host}", lambda: site.container(host, "server"))
 
     return {host: container(host) for host in site.servers}
 
 
-def test_the_master_is_small_and_says_who_serves_whom(site: Site) -> None:
+def test_the_master_is_small_and_says_who_serves_whom(site):
     state = site.state()
-    print(f"\nmaster: {state['service']['rss_bytes'] / 2**20:.1f} MiB")
     assert state["service"]["rss_bytes"] < MAX_MASTER_MIB << 20
     assert sorted(state["nodes"][host]["bound"] for host in site.others) == sorted(site.servers)
     site.until("attributes", lambda: all(site.attribute(host) for host in site.others))
     site.until("slots", lambda: all(site.slots()[host] != SLOTS for host in (*site.servers, *site.others)))
 
 
-def test_a_job_finds_the_servers_by_itself(site: Site, batch: Batch, undisturbed: Result) -> None:
+def test_a_job_finds_the_servers_by_itself(site, batch, undisturbed):
     outcome = undisturbed.outcome
-    print(f"\n{undisturbed.wall_s:.1f} s, {undisturbed.n_attempts} attempts, {dict(undisturbed.counters)}")
     assert len({row.key for row in outcome.results}) == len(outcome.results) == batch.n_records
     assert outcome.counters.get("cpu_fallback", 0) == 0
     assert undisturbed.factors.keys() == {row.key for row in outcome.results}
 
 
-def test_a_server_is_killed(site: Site, batch: Batch, undisturbed: Result) -> None:
+def test_a_server_is_killed(site, batch, undisturbed):
     before = servers(site)
     performed = struck(site, batch, undisturbed, "server")
     changed = {host for host, container in servers(site).items() if container != before[host]}
@@ -60,29 +54,26 @@ def test_a_server_is_killed(site: Site, batch: Batch, undisturbed: Result) -> No
 
 
 @pytest.mark.slow
-def test_a_mapper_is_killed(site: Site, batch: Batch, undisturbed: Result) -> None:
+def test_a_mapper_is_killed(site, batch, undisturbed):
     performed = struck(site, batch, undisturbed, "mapper")
     assert performed.results[0].n_attempts > batch.n_tasks, "the task of the killed mapper was tried again"
 
 
-def test_masters_die_again_and_again_and_what_runs_is_adopted(site: Site, caller: Caller) -> None:
+def test_masters_die_again_and_again_and_what_runs_is_adopted(site, caller):
     roles = [(host, "server") for host in site.servers]
     roles += [(host, "agent") for host in (*site.servers, *site.others)]
     before = {role: site.container(*role) for role in roles}
     for _ in range(N_MASTERS):
         attempt = site.state()["attempt"]
-        at = site.kill(what="master run")
+        site.kill(what="master run")
         site.until("the next attempt", lambda attempt=attempt: site.state()["attempt"] > attempt)
-        registered = time.time()
         site.until("it has bound all", site.is_whole)
-        print(f"\nanswers {registered - at:.2f} s, bound {time.time() - at:.2f} s", end="")
     assert {role: site.container(*role) for role in roles} == before
     assert caller.failures() == []
-    print(f"\n{len(caller.answers)} answers meanwhile, none failed")
 
 
 @pytest.mark.slow
-def test_daemons_are_killed_and_what_runs_stays(site: Site, batch: Batch, undisturbed: Result) -> None:
+def test_daemons_are_killed_and_what_runs_stays(site, batch, undisturbed):
     before = servers(site)
     write(site, PATIENT)
     struck(site, batch, undisturbed, "resourcemanager", "nodemanager")
@@ -94,7 +85,7 @@ def test_daemons_are_killed_and_what_runs_stays(site: Site, batch: Batch, undist
 
 
 @pytest.mark.slow
-def test_a_slow_link_and_a_killed_data_node(site: Site, batch: Batch, undisturbed: Result) -> None:
+def test_a_slow_link_and_a_killed_data_node(site, batch, undisturbed):
     names = [name for name in ("slow", "datanode") if not why_not(site, name)]
     before = servers(site)
     struck(site, batch, undisturbed, *names)
@@ -104,9 +95,7 @@ def test_a_slow_link_and_a_killed_data_node(site: Site, batch: Batch, undisturbe
 
 
 @pytest.mark.slow
-def test_a_master_and_an_agent_are_killed_and_a_node_is_cut_off(
-    site: Site, batch: Batch, undisturbed: Result
-) -> None:
+def test_a_master_and_an_agent_are_killed_and_a_node_is_cut_off(site, batch, undisturbed):
     names = [name for name in ("master", "agent", "cut") if not why_not(site, name)]
     before = servers(site)
     struck(site, batch, undisturbed, *names)
@@ -115,7 +104,7 @@ def test_a_master_and_an_agent_are_killed_and_a_node_is_cut_off(
         pytest.skip(why_not(site, "cut"))
 
 
-def test_a_drained_node_ends_what_it_has(site: Site, caller: Caller) -> None:
+def test_a_drained_node_ends_what_it_has(site, caller):
     host = str(site.until("it is bound", lambda: site.bound(site.others[0])))
     other = next(each for each in site.servers if each != host)
     at = time.time()
@@ -133,12 +122,11 @@ def test_a_drained_node_ends_what_it_has(site: Site, caller: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_an_accelerator_node_joins_while_a_job_runs(site: Site, batch: Batch, undisturbed: Result) -> None:
+def test_an_accelerator_node_joins_while_a_job_runs(site, batch, undisturbed):
     host = site.late[0]
     performed = struck(site, batch, undisturbed, "join")
     assert host in site.servers
     assert site.serves(host)
     (result,) = performed.results
     n_records = result.n_by_server.get(host, 0)
-    print(f"\n{n_records} of {batch.n_records} records by the server that joined")
     assert 0 < n_records < batch.n_records, "the job began without it and used it"

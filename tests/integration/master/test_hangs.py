@@ -3,8 +3,6 @@
 A hung server is replaced, and runs again afterwards (SIGCONT) as far as it is still there.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -12,20 +10,18 @@ from collections import Counter
 
 import pytest
 
-from tests.fixtures.yarn_site import Caller, Site
 from tests.fixtures.yarn_site.faults import send, server_processes
-from tests.fixtures.yarn_site.job import Batch, Result
 from tests.integration.master.conftest import struck
 from yarn_accel.client.discovery import discover_servers
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
 
 
-def containers(site: Site) -> dict[str, str]:
+def containers(site):
     return {host: site.until(host, lambda host=host: site.container(host, "server")) for host in site.servers}
 
 
-def is_running(pid: int) -> bool:
+def is_running(pid):
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -33,10 +29,10 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def assert_one_server_per_node(site: Site) -> None:
+def assert_one_server_per_node(site):
     """As YARN's processes have it, not as the master does."""
 
-    def counted() -> bool:
+    def counted():
         found = Counter(len(server_processes(site, each)[0]) for each in containers(site).values())
         return found == {1: len(site.servers)}
 
@@ -44,9 +40,7 @@ def assert_one_server_per_node(site: Site) -> None:
 
 
 @pytest.mark.parametrize("name", ["server stopped", "both stopped"])
-def test_a_hung_server_is_replaced_and_records_are_exact(
-    site: Site, batch: Batch, undisturbed: Result, name: str
-) -> None:
+def test_a_hung_server_is_replaced_and_records_are_exact(site, batch, undisturbed, name):
     before = containers(site)
     struck(site, batch, undisturbed, name)
     after = containers(site)
@@ -54,28 +48,25 @@ def test_a_hung_server_is_replaced_and_records_are_exact(
     assert_one_server_per_node(site)
 
 
-def test_hung_workers_are_replaced_by_their_server(site: Site, batch: Batch, undisturbed: Result) -> None:
+def test_hung_workers_are_replaced_by_their_server(site, batch, undisturbed):
     struck(site, batch, undisturbed, "worker stopped")
     assert_one_server_per_node(site)
 
 
-def test_all_servers_of_a_rack_hang_and_are_replaced(site: Site, caller: Caller) -> None:
+def test_all_servers_of_a_rack_hang_and_are_replaced(site, caller):
     before = containers(site)
     pids = [pid for each in before.values() for some in server_processes(site, each) for pid in some]
-    at = time.time()
     send(pids, signal.SIGSTOP)
     site.until("no server serves", lambda: not any(site.serves(host) for host in site.servers))
-    print(f"\nunbound after {time.time() - at:.1f} s", end="")
     site.until("all are replaced", lambda: set(containers(site).values()).isdisjoint(before.values()))
     site.until("all as before", site.is_whole)
-    print(f", replaced after {time.time() - at:.1f} s")
     send(pids, signal.SIGCONT)
     site.until("their processes ended", lambda: not any(map(is_running, pids)))
     site.until("the mapper has an answer", lambda: caller.after(time.time() - 1.0))
     assert_one_server_per_node(site)
 
 
-def test_a_hung_server_that_yarn_cannot_stop_is_not_used_when_it_goes_on(site: Site) -> None:
+def test_a_hung_server_that_yarn_cannot_stop_is_not_used_when_it_goes_on(site):
     host = site.servers[0]
     old = site.container(host, "server")
     pids, _ = server_processes(site, old)
@@ -96,6 +87,6 @@ def test_a_hung_server_that_yarn_cannot_stop_is_not_used_when_it_goes_on(site: S
     site.until("its process ended", lambda: not any(map(is_running, pids)))
 
 
-def _phase(site: Site, host: str, container: str) -> str:
+def _phase(site, host, container):
     found = site.state()["nodes"][host]["places"]["server"]["containers"]
     return next((str(each["phase"]) for each in found if each["id"] == container), "")

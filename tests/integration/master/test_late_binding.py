@@ -1,7 +1,5 @@
 """Streaming jobs of two users share the GPUs of real nodes; mappers are killed and stopped, agents killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,14 +7,12 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.fixtures.hadoop_conf import conf_without
-from tests.fixtures.yarn_site.site import ROOT, Site
+from tests.fixtures.yarn_site.site import ROOT
 from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
 from yarn_accel.storage import Store
 
@@ -46,7 +42,7 @@ MAPPER = """
 class UserJob:
     """A job of one user, whose credential it has."""
 
-    def __init__(self, site: Site, user: str) -> None:
+    def __init__(self, site, user):
         self.site, self.user = site, user
         self.folder = site.folder / f"late-{user}"
         self.folder.mkdir()
@@ -82,7 +78,7 @@ class UserJob:
                 stderr=log,
             )
 
-    def mappers(self) -> dict[str, tuple[str, bool, str, int, str]]:
+    def mappers(self):
         """Attempt -> form, whether an agent decided, reason, pid and node of those that were answered."""
         assert self.process.poll() is None, (self.folder / "log").read_text()
         found = {}
@@ -90,26 +86,26 @@ class UserJob:
             text = path.read_text()
             if text.endswith("]"):
                 found[path.name] = tuple(json.loads(text))
-        return found  # type: ignore[return-value]
+        return found
 
-    def end(self) -> None:
+    def end(self):
         """Let its mappers end."""
         (self.folder / "end").touch()
 
-    def counters(self) -> dict[str, int]:
+    def counters(self):
         """When it is over, and all went well."""
         assert self.process.wait(300) == 0, (self.folder / "log").read_text()
-        counters: dict[str, int] = json.loads(self.result.read_text())["counters"]["yarn-accel"]
+        counters = json.loads(self.result.read_text())["counters"]["yarn-accel"]
         return counters
 
-    def output(self) -> list[str]:
+    def output(self):
         store = Store(self.site.cluster.conf_dir)
         parts = [uri for uri in store.list(f"hdfs:///late/{self.user}/out") if "/part-" in uri]
         return sorted(word for uri in parts for word in store.read_bytes(uri, 1 << 20).decode().split())
 
 
 @pytest.fixture
-def jobs(site: Site) -> Iterator[list[UserJob]]:
+def jobs(site):
     started = [UserJob(site, user) for user in ("alice", "bob")]
     yield started
     for each in started:
@@ -119,7 +115,7 @@ def jobs(site: Site) -> Iterator[list[UserJob]]:
             each.process.wait(300)
 
 
-def claims(site: Site, host: str) -> list[dict[str, Any]]:
+def claims(site, host):
     """Those of a node, as its agent says; none while it has no agent."""
     try:
         with socket.socket(socket.AF_UNIX) as sock:
@@ -127,19 +123,19 @@ def claims(site: Site, host: str) -> list[dict[str, Any]]:
             sock.connect(site.agent_socket(host))
             sock.sendall(b'{"v": 1, "want": "claims"}\n')
             with sock.makefile("rb") as file:
-                found: list[dict[str, Any]] = json.loads(file.readline())["claims"]
+                found = json.loads(file.readline())["claims"]
     except (OSError, ValueError):
         return []
     return found
 
 
-def crowded_node(site: Site, jobs: list[UserJob]) -> tuple[str, str, int]:
+def crowded_node(site, jobs):
     """A node where one mapper computes in the place while another waits; the first one's attempt and pid.
 
     Its agent knows of a place that it gave long before the mapper, on a busy machine, has said its pid.
     """
 
-    def found() -> tuple[str, str, int] | None:
+    def found():
         pids = {attempt: facts[3] for job in jobs for attempt, facts in job.mappers().items()}
         for host in [*site.servers, *site.others]:
             claimed = claims(site, host)
@@ -148,10 +144,10 @@ def crowded_node(site: Site, jobs: list[UserJob]) -> tuple[str, str, int]:
                 return host, computing[0], pids[computing[0]]
         return None
 
-    return site.until("on some node one mapper waits for another", found)  # type: ignore[return-value]
+    return site.until("on some node one mapper waits for another", found)
 
 
-def test_two_users_jobs_share_nodes_whoever_is_killed_or_stopped(site: Site, jobs: list[UserJob]) -> None:
+def test_two_users_jobs_share_nodes_whoever_is_killed_or_stopped(site, jobs):
     site.until(
         "mappers of both users ask",
         lambda: {each["user"] for host in site.names for each in claims(site, host)} == {"alice", "bob"},
@@ -177,7 +173,6 @@ def test_two_users_jobs_share_nodes_whoever_is_killed_or_stopped(site: Site, job
         job.end()
     for job in jobs:
         counters = job.counters()
-        print(f"\n{job.user}: {counters}")
         assert job.output() == sorted(f"{job.user}{number}".upper() for number in range(N_TASKS))
         decided = counters.get("late_binding_gpu", 0) + counters.get("late_binding_cpu", 0)
         assert decided + counters.get("late_binding_undecided", 0) >= N_TASKS
@@ -185,10 +180,10 @@ def test_two_users_jobs_share_nodes_whoever_is_killed_or_stopped(site: Site, job
     assert "GPU" in _explained(site, host)
 
 
-def _holders(site: Site, host: str) -> set[str]:
+def _holders(site, host):
     return {each["attempt"] for each in claims(site, host) if each["form"]}
 
 
-def _explained(site: Site, host: str) -> str:
+def _explained(site, host):
     run_dir = str(Path(site.agent_socket(host)).parent)
     return site.run("node", "claims", "--node", host, "--run-dir", run_dir)

@@ -1,6 +1,5 @@
 """The tracking page as people see it: below a path as behind YARN's proxy, in a real browser."""
 
-import asyncio
 import contextlib
 
 import pytest
@@ -111,31 +110,25 @@ def long_names():
 
 
 @pytest.mark.parametrize("narrow", [False, True])
-def test_long_names_are_cut_to_their_space(browser, narrow):
+async def test_long_names_are_cut_to_their_space(browser, narrow):
     scene = long_names() if narrow else Scene([("gpu1.cluster.example.org", "/default-rack", True)])
     scene.heartbeat()
 
-    async def look():
-        async with seen(scene, browser) as tab:
-            assert await tab.value(STICKING_OUT) == []
-            assert await tab.value(OVERLAPPING) == []
-            assert tab.complaints == []
-
-    asyncio.run(look())
+    async with seen(scene, browser) as tab:
+        assert await tab.value(STICKING_OUT) == []
+        assert await tab.value(OVERLAPPING) == []
+        assert tab.complaints == []
 
 
-def test_a_picture_of_the_cluster(browser, tmp_path):
-    async def look():
-        async with seen(many_nodes(), browser) as tab:
-            await tab.screenshot(tmp_path / "page.png")
-            assert await tab.value(STICKING_OUT) == []
-            assert await tab.value(OVERLAPPING) == []
-            assert await tab.value("document.querySelectorAll('.node').length") == 27
-            assert await tab.value("document.documentElement.scrollWidth <= innerWidth")
-            assert tab.complaints == []
-            assert {url.startswith(tab.address + BELOW) for url in tab.requested} == {True}
-
-    asyncio.run(look())
+async def test_a_picture_of_the_cluster(browser, tmp_path):
+    async with seen(many_nodes(), browser) as tab:
+        await tab.screenshot(tmp_path / "page.png")
+        assert await tab.value(STICKING_OUT) == []
+        assert await tab.value(OVERLAPPING) == []
+        assert await tab.value("document.querySelectorAll('.node').length") == 27
+        assert await tab.value("document.documentElement.scrollWidth <= innerWidth")
+        assert tab.complaints == []
+        assert {url.startswith(tab.address + BELOW) for url in tab.requested} == {True}
     with Image.open(tmp_path / "page.png") as image:
         assert image.width == 1280
         assert image.height > 1000
@@ -147,26 +140,23 @@ def test_a_picture_of_the_cluster(browser, tmp_path):
     } <= colours
 
 
-def test_it_follows_what_happens(browser):
+async def test_it_follows_what_happens(browser):
     scene = four_nodes()
     lines = "document.querySelectorAll('.binding').length"
 
-    async def look():
-        async with seen(scene, browser) as tab:
-            assert await tab.value(lines) == 2
-            await tab.value("window.kept = document.querySelector('[data-node=w1]')")
-            container = next(c for c, place in scene.containers.items() if place == ("w1", "server"))
-            scene.enact = lambda command: None
-            scene.tell(ev.ContainerCompleted, container, 137, "")
-            await tab.until(f"{lines} === 1")
-            await tab.until("document.querySelector('[data-node=w2]').classList.contains('idle')")
-            assert await tab.value("window.kept === document.querySelector('[data-node=w1]')")
-            assert tab.complaints == []
-
-    asyncio.run(look())
+    async with seen(scene, browser) as tab:
+        assert await tab.value(lines) == 2
+        await tab.value("window.kept = document.querySelector('[data-node=w1]')")
+        container = next(c for c, place in scene.containers.items() if place == ("w1", "server"))
+        scene.enact = lambda command: None
+        scene.tell(ev.ContainerCompleted, container, 137, "")
+        await tab.until(f"{lines} === 1")
+        await tab.until("document.querySelector('[data-node=w2]').classList.contains('idle')")
+        assert await tab.value("window.kept === document.querySelector('[data-node=w1]')")
+        assert tab.complaints == []
 
 
-def test_it_says_when_the_master_is_away_and_when_it_is_back(browser):
+async def test_it_says_when_the_master_is_away_and_when_it_is_back(browser):
     stale = "getComputedStyle(document.getElementById('stale')).display === 'block'"
     scene = four_nodes()
     documents = scene.documents()
@@ -181,37 +171,30 @@ def test_it_says_when_the_master_is_away_and_when_it_is_back(browser):
     documents.part = part
     scene.documents = lambda: documents
 
-    async def look():
-        nonlocal is_away
-        async with seen(scene, browser) as tab:
-            assert not await tab.value(stale)
-            is_away = True
-            await tab.until(stale)
-            assert await tab.value("document.querySelectorAll('.node').length") == 4
-            is_away = False
-            await tab.until(f"!({stale})")
-
-    asyncio.run(look())
+    async with seen(scene, browser) as tab:
+        assert not await tab.value(stale)
+        is_away = True
+        await tab.until(stale)
+        assert await tab.value("document.querySelectorAll('.node').length") == 4
+        is_away = False
+        await tab.until(f"!({stale})")
 
 
-def test_what_agents_say_does_not_run(browser):
+async def test_what_agents_say_does_not_run(browser):
     scene = Scene([(EVIL, EVIL, True), ("w2", EVIL, False)])
     for _ in range(3):
         scene.heartbeat(
             **{EVIL: {"problems": [EVIL], "devices": [{"name": EVIL, "device": EVIL, "health": EVIL}]}}
         )
 
-    async def look():
-        async with seen(scene, browser, "?node=" + EVIL) as tab:
-            await tab.until("performance.getEntriesByType('resource').length >= 2")
-            assert await tab.value("window.hacked") is None
-            assert await tab.value("document.querySelectorAll('img').length") == 0
-            assert tab.complaints == []
-
-    asyncio.run(look())
+    async with seen(scene, browser, "?node=" + EVIL) as tab:
+        await tab.until("performance.getEntriesByType('resource').length >= 2")
+        assert await tab.value("window.hacked") is None
+        assert await tab.value("document.querySelectorAll('img').length") == 0
+        assert tab.complaints == []
 
 
-def test_even_what_got_into_the_page_does_not_run(browser, monkeypatch):
+async def test_even_what_got_into_the_page_does_not_run(browser, monkeypatch):
     page = tracking_page.page
     monkeypatch.setattr(
         tracking_page,
@@ -219,28 +202,22 @@ def test_even_what_got_into_the_page_does_not_run(browser, monkeypatch):
         lambda *args: page(*args).replace("<main", f"{EVIL}<script>hacked=2</script><main", 1),
     )
 
-    async def look():
-        async with seen(four_nodes(), browser) as tab:
-            assert await tab.value("document.querySelectorAll('img').length") == 1
-            assert await tab.value("window.hacked") is None
-            assert any("Content Security Policy" in text for text in tab.complaints)
-
-    asyncio.run(look())
+    async with seen(four_nodes(), browser) as tab:
+        assert await tab.value("document.querySelectorAll('img').length") == 1
+        assert await tab.value("window.hacked") is None
+        assert any("Content Security Policy" in text for text in tab.complaints)
 
 
-def test_links_lead_to_nodes_and_to_the_json(browser):
-    async def look():
-        async with seen(four_nodes(), browser) as tab:
-            links = await tab.value("[...document.querySelectorAll('footer a')].map((a) => a.href)")
-            assert links == [f"{tab.address}{BELOW}{path}" for path in ("v1/state", "metrics")]
-            await tab.value(
-                "document.querySelector('[data-node=w2]').closest('a').dispatchEvent("
-                "new MouseEvent('click', {bubbles: true, cancelable: true}))"
-            )
-            await tab.until("document.querySelector('#explanation pre') !== null")
-            assert "w2 is bound to w1" in await tab.value(
-                "document.querySelector('#explanation pre').textContent"
-            )
-            assert await tab.value("location.search") == "?node=w2"
-
-    asyncio.run(look())
+async def test_links_lead_to_nodes_and_to_the_json(browser):
+    async with seen(four_nodes(), browser) as tab:
+        links = await tab.value("[...document.querySelectorAll('footer a')].map((a) => a.href)")
+        assert links == [f"{tab.address}{BELOW}{path}" for path in ("v1/state", "metrics")]
+        await tab.value(
+            "document.querySelector('[data-node=w2]').closest('a').dispatchEvent("
+            "new MouseEvent('click', {bubbles: true, cancelable: true}))"
+        )
+        await tab.until("document.querySelector('#explanation pre') !== null")
+        assert "w2 is bound to w1" in await tab.value(
+            "document.querySelector('#explanation pre').textContent"
+        )
+        assert await tab.value("location.search") == "?node=w2"

@@ -1,14 +1,10 @@
 """The master stands still for twice as long as it lets a server be silent: nobody is moved or replaced."""
 
-from __future__ import annotations
-
 import signal
 import time
-from typing import Any
 
 import pytest
 
-from tests.fixtures.yarn_site import Site
 from yarn_accel.core.application import Settings
 
 pytestmark = [pytest.mark.hadoop]
@@ -16,17 +12,17 @@ pytestmark = [pytest.mark.hadoop]
 STALL_S = 2 * Settings().silence_s
 
 
-def unserved(state: dict[str, Any]) -> list[dict[str, Any]]:
+def unserved(state):
     return [note for note in state["notes"] if note["what"] == "server serves no more"]
 
 
-def stalled_s(state: dict[str, Any]) -> float:
+def stalled_s(state):
     """0 as well while the master does not answer."""
-    found: float = state.get("service", {}).get("stalled_s", 0.0)
+    found = state.get("service", {}).get("stalled_s", 0.0)
     return found
 
 
-def test_a_master_that_stood_still_marks_nobody_as_lost(site: Site) -> None:
+def test_a_master_that_stood_still_marks_nobody_as_lost(site):
     site.until("all serve", site.is_whole)
     roles = [(host, "server") for host in site.servers]
     roles += [(host, "agent") for host in (*site.servers, *site.others)]

@@ -95,8 +95,8 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def agents(tmp_path: Path) -> Iterator[Any]:
     made: list[AgentProcess] = []
 
-    def make(**settings: Any) -> AgentProcess:
-        folder = tmp_path / f"agent{len(made)}"
+    def make(*, below: Path | None = None, **settings: Any) -> AgentProcess:
+        folder = (below or tmp_path) / f"agent{len(made)}"
         folder.mkdir()
         made.append(AgentProcess(folder, **settings))
         return made[-1]

@@ -1,7 +1,5 @@
 """A real agent against a master that lives, dies, moves, lies and is silent."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal
@@ -28,12 +26,14 @@ def test_heartbeats_go_out_and_servers_come_in(agents):
         agent = agents(master_url=master.url).start()
         beat = master.wait_for(2)
         assert (beat["node"], beat["address"], beat["server"]) == ("w1", "127.0.0.1", None)
+        assert "asked_age_s" not in beat, "no task has asked"
         assert beat["agent"]["rss_bytes"] > 1_000_000
         assert master.wait_for(1)["seq"] > beat["seq"]
         agent.until(lambda: names(agent.ask()) == ["w9"], "mappers are informed of w9")
         master.answer = {"servers": [{**W9, "name": "w3"}, W9], "bound": ["w9", "w3"], "slots": 5}
         agent.until(lambda: names(agent.ask()) == ["w9", "w3"], "mappers are informed of the change")
         agent.until(lambda: agent.state()["slots"] == 5, "the slots are in the state")
+        assert master.wait_for(1)["asked_age_s"] >= 0
         assert agent.kill(signal.SIGTERM) == 0
         assert not (agent.run_dir / "agent.sock").exists()
         assert "stopped" in agent.log.read_text()
@@ -131,17 +131,7 @@ def test_whatever_the_master_does_costs_nothing_but_age(agents, mode, reported):
         agent.until(lambda: agent.ask().reason == "", "all is well again")
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {"servers": "all"},
-        {"servers": [{"name": "x"}]},
-        {"servers": [W9], "bound": ["w8"]},
-        {"servers": [W9], "interval_s": "now"},
-        {"servers": [W9], "slots": -3},
-        {"version": 7},
-    ],
-)
+@pytest.mark.parametrize("answer", [{"servers": [W9], "bound": ["w8"]}, {"version": 7}])
 def test_a_signed_lie_is_refused_as_well(agents, answer):
     with Master() as master:
         agent = agents(master_url=master.url).start()

@@ -4,20 +4,15 @@ NVML is emulated (`tests.fixtures.fake_nvml`) below NVIDIA's own Python binding;
 computes nothing.
 """
 
-from __future__ import annotations
-
 import io
-import subprocess
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from tests.fixtures import fake_nvml
-from tests.integration.node.conftest import ROOT, AgentProcess, listening_port
+from tests.integration.node.conftest import ROOT, listening_port
 from tests.integration.node.master import Master
 from tests.unit.launch.yarn import report
 from tests.unit.master.scenes import Scene
@@ -35,7 +30,7 @@ _FALLEN_OFF, _OF_A_PROGRAM = 79, 31
 
 
 @pytest.fixture
-def node(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fake_nvml.Node:
+def node(nvml_library, tmp_path, monkeypatch):
     """Processes started from now on see eight emulated GPUs; the driver is not loaded yet."""
     node = fake_nvml.eight_gpus(tmp_path / "nvml")
     for name, value in node.environment(nvml_library).items():
@@ -47,34 +42,34 @@ def node(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def master() -> Iterator[Master]:
+def master():
     with Master() as master:
         master.answer = {"servers": [], "bound": [], "interval_s": 0.1}
         yield master
 
 
-def until(agent: AgentProcess, condition: Any, what: str) -> None:
+def until(agent, condition, what):
     agent.until(condition, what, _PATIENCE_S)
 
 
-def computes_on(agent: AgentProcess) -> str:
+def computes_on(agent):
     return str((agent.state().get("server") or {}).get("computes_on"))
 
 
-def healths(agent: AgentProcess) -> dict[str, str]:
+def healths(agent):
     return {each["device"]: each["health"] for each in agent.state()["devices"]}
 
 
-def last_beat(master: Master) -> dict[str, Any]:
+def last_beat(master):
     return master.heard[-1][1]
 
 
-def of_server(master: Master, key: str) -> Any:
+def of_server(master, key):
     """What the master last heard of the server."""
     return (last_beat(master)["server"] or {}).get(key) if master.heard else None
 
 
-def shown(beat: dict[str, Any]) -> tuple[str, str]:
+def shown(beat):
     """What page and `status` of a master say that hears this."""
     scene = Scene([("w1", "/r1", True), ("w2", "/r1", False)])
     for _ in range(3):
@@ -86,23 +81,22 @@ def shown(beat: dict[str, Any]) -> tuple[str, str]:
     return page(scene.state(), Query(), ""), console.file.getvalue()
 
 
-def weight_and_capacity(beat: dict[str, Any]) -> tuple[float, int]:
+def weight_and_capacity(beat):
     """What the binding goes by."""
     weights, heard = DeviceWeights(), parse_heartbeat("agent:w1", beat, "")
     server = status_events(heard, None, 1.0, weights, 1.0)[1]
-    assert server.gauges is not None
     return weight_of(heard, weights), server.gauges.capacity
 
 
-def children(process: subprocess.Popen[bytes]) -> list[int]:
+def children(process):
     tasks = Path(f"/proc/{process.pid}/task").iterdir()
     return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
 
 
 @pytest.fixture
-def agent(agents: Any, master: Master, node: fake_nvml.Node) -> AgentProcess:
+def agent(agents, master, node):
     """An agent that was started before the driver was loaded, and has found it."""
-    agent: AgentProcess = agents(master_url=master.url, http_port=0).start()
+    agent = agents(master_url=master.url, http_port=0).start()
     assert agent.state()["devices"] == [], "the driver is not loaded"
     node.init = 0
     node.write()
@@ -111,17 +105,15 @@ def agent(agents: Any, master: Master, node: fake_nvml.Node) -> AgentProcess:
 
 
 @pytest.fixture
-def server(agent: AgentProcess, serve: Any, master: Master) -> subprocess.Popen[bytes]:
+def server(agent, serve, master):
     """A server on all GPUs that can be used, of which the master knows."""
-    server: subprocess.Popen[bytes] = serve(agent, devices=["auto"], probe_gpus=False, quarantine_s=600.0)
+    server = serve(agent, devices=["auto"], probe_gpus=False, quarantine_s=600.0)
     until(agent, lambda: computes_on(agent) == ALL, "it computes on all that can be used")
     until(agent, lambda: of_server(master, "computes_on") == ALL, "the master hears it")
     return server
 
 
-def test_agent_status_page_and_metrics_name_every_gpu(
-    agent: AgentProcess, server: Any, master: Master
-) -> None:
+def test_agent_status_page_and_metrics_name_every_gpu(agent, server, master):
     assert healths(agent) == {
         **dict.fromkeys(ALL.split(), "ok"),
         **dict.fromkeys(("cuda:2", "cuda:3"), "failed"),
@@ -138,9 +130,7 @@ def test_agent_status_page_and_metrics_name_every_gpu(
 
 
 @pytest.mark.slow
-def test_memory_that_others_use_is_shown(
-    agent: AgentProcess, server: Any, master: Master, node: fake_nvml.Node
-) -> None:
+def test_memory_that_others_use_is_shown(agent, server, master, node):
     node.processes = [(7, -1, min(children(server)), 700), (7, -1, 4194303, 2048)]
     node.write()
     until(agent, lambda: of_server(master, "gpu_other_bytes") == 2048 << 20, "it says what others use")
@@ -149,9 +139,7 @@ def test_memory_that_others_use_is_shown(
     assert "others use 2.0 GiB" in status
 
 
-def test_a_gpu_that_fails_leaves_and_the_others_stay(
-    agent: AgentProcess, server: Any, master: Master, node: fake_nvml.Node
-) -> None:
+def test_a_gpu_that_fails_leaves_and_the_others_stay(agent, server, master, node):
     weight, capacity = weight_and_capacity(last_beat(master))
     workers = set(children(server))
     assert (xid_blame(_OF_A_PROGRAM), xid_blame(_FALLEN_OFF)) == (Blame.PROCESS, Blame.DEVICE)

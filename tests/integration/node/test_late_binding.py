@@ -1,7 +1,5 @@
 """Mappers of several users claim places of a real agent; they lie, hang and die, and so does the agent."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,17 +7,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.conftest import NEEDS_ROOT
 from tests.integration.node.claims import ROOT, ClaimingProcess, environ_of_mapper, token_of
-from tests.integration.node.conftest import AgentProcess
 from tests.integration.node.master import PATIENCE_S, Master
-from yarn_accel.core.tasks.claim_counts import parse_claim_counts
+from yarn_accel.core.late_binding_reports import parse_claim_counts
 from yarn_accel.master.agents import LateBindingReports
 
 SECRET = b"the secret of the pipeline servers"
@@ -28,19 +22,19 @@ ONE_PLACE = {"policy": "fifo", "gpus": 1, "cores": 1, "max_wait_s": 3600.0}
 
 
 @pytest.fixture
-def master() -> Iterator[Master]:
+def master():
     with Master() as found:
         found.late_binding = LateBindingReports(SECRET)
         yield found
 
 
 @pytest.fixture
-def mapper(tmp_path: Path) -> Iterator[Any]:
+def mapper(tmp_path):
     """Starts mappers of tenants: ``mapper(agent, "alice", 1)``."""
-    started: list[ClaimingProcess] = []
+    started = []
     n_started = 0
 
-    def start(agent: AgentProcess, tenant: str, forms: str = "cpu,gpu", **names: Any) -> ClaimingProcess:
+    def start(agent, tenant, forms="cpu,gpu", **names):
         nonlocal n_started
         n_started += 1
         token = tmp_path / f"token-{tenant}"
@@ -55,30 +49,28 @@ def mapper(tmp_path: Path) -> Iterator[Any]:
         each.kill()
 
 
-def agent_of(agents: Any, master: Master, **late_binding: Any) -> AgentProcess:
-    made: AgentProcess = agents(
-        master_url=master.url, late_binding={**ONE_PLACE, "lease_s": 2.0, **late_binding}
-    ).start()
-    return made
+def agent_of(agents, master, below=None, **late_binding):
+    settings = {**ONE_PLACE, "lease_s": 2.0, **late_binding}
+    return agents(below=below, master_url=master.url, late_binding=settings).start()
 
 
-def asked(agent: AgentProcess) -> dict[str, Any]:
+def asked(agent):
     """What the agent says about claims."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(PATIENCE_S)
         sock.connect(str(agent.run_dir / "agent.sock"))
         sock.sendall(b'{"v": 1, "want": "claims"}\n')
         with sock.makefile("rb") as file:
-            found: dict[str, Any] = json.loads(file.readline())
+            found = json.loads(file.readline())
     return found
 
 
-def reported(master: Master) -> dict[str, float]:
+def reported(master):
     """What the master makes of the claims in the agent's last heartbeat."""
     return parse_claim_counts(master.heard[-1][1]["late_binding"].get("claims")) or {}
 
 
-def holders(agent: AgentProcess) -> list[tuple[str, str | None]]:
+def holders(agent):
     return [(each["user"], each["form"]) for each in asked(agent)["claims"]]
 
 
@@ -125,10 +117,11 @@ def test_what_was_decided_and_why_is_shown_with_every_candidate(agents, master, 
     assert [each["job"] for each in decision["candidates"]["gpu"]] == ["alice/job_1_0001"]
     agent.until(lambda: asked(agent)["are_counts_used"], "the cluster's counts came with a heartbeat")
     agent.until(lambda: "counts_age_s" in reported(master), "the next heartbeat has their age")
-    assert {key: n for key, n in reported(master).items() if n and key != "counts_age_s"} == {
-        "gpu": 1,
-        "decided": 1,
-    }
+
+    def counts():
+        return {key: n for key, n in reported(master).items() if n and key != "counts_age_s"}
+
+    agent.until(lambda: counts() == {"gpu": 1, "decided": 1}, "a heartbeat after the decision has come")
     first.end()
     agent.until(lambda: asked(agent)["figures"], "its figures are learned")
     (figure,) = asked(agent)["figures"]
@@ -173,7 +166,6 @@ def test_a_stopped_agent_costs_a_mapper_some_seconds(agents, master, mapper):
     agent = agent_of(agents, master)
     first = mapper(agent, "alice")
     first.got()
-    assert agent.process is not None
     agent.process.send_signal(signal.SIGSTOP)
     try:
         alone = mapper(agent, "bob")
@@ -248,20 +240,27 @@ def test_while_the_master_is_away_new_credentials_are_not_believed_and_known_one
 QUESTION = {"v": 1, "job": "job_1_0001", "name": "knn", "attempt": "attempt_9", "forms": ["cpu", "gpu"]}
 
 
-def _identifier_of(path: Path) -> str:
+def _identifier_of(path):
     from yarn_accel.adapters.credentials import read_credential
 
     return read_credential(path).identifier().decode()
 
 
-def connected(agent: AgentProcess) -> socket.socket:
+def let_in(agent, mapper, user):
+    """From now on places are granted at once: no claim waits until its lease ends, unrenewed."""
+    first = mapper(agent, user)
+    first.got()
+    first.end()
+
+
+def connected(agent):
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(PATIENCE_S)
     sock.connect(str(agent.run_dir / "claims.sock"))
     return sock
 
 
-def converse(agent: AgentProcess, *lines: Any) -> list[dict[str, Any]]:
+def converse(agent, *lines):
     """Send these lines at once; every answer until the agent closes, or the first three."""
     answers = []
     with connected(agent) as sock:
@@ -275,25 +274,25 @@ def converse(agent: AgentProcess, *lines: Any) -> list[dict[str, Any]]:
     return answers
 
 
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        ([b"x" * 10_000 + b"\n"], "oversized"),
-        ([b"GET / HTTP/1.1\r\n"], "no object of JSON"),
-        ([b"[" * 4000 + b"\n"], "no object of JSON"),
-        ([b"{}\n"], "version 1 is expected"),
-        ([{**QUESTION, "job": "../x"}], "job is not an id"),
-        ([{**QUESTION, "forms": ["tpu"]}], "forms is not a list"),
-        ([{**QUESTION, "gpus": 10**6}], "gpus is not a number"),
-        ([{**QUESTION, "name": 7}], "name is not a text"),
-        ([{**QUESTION, "credential": {"identifier": "x", "token": "y"}}], "credential identifier"),
-        ([{**QUESTION, "resume": {"granted": "gpu", "gpus": [0], "proof": "0" * 64}}], "was not given"),
-    ],
-)
-def test_nonsense_is_refused_in_one_line_and_the_rest_goes_on(agents, master, mapper, lines, said):
+NONSENSE = [
+    ([b"x" * 10_000 + b"\n"], "oversized"),
+    ([b"GET / HTTP/1.1\r\n"], "no object of JSON"),
+    ([b"[" * 4000 + b"\n"], "no object of JSON"),
+    ([b"{}\n"], "version 1 is expected"),
+    ([{**QUESTION, "job": "../x"}], "job is not an id"),
+    ([{**QUESTION, "forms": ["tpu"]}], "forms is not a list"),
+    ([{**QUESTION, "gpus": 10**6}], "gpus is not a number"),
+    ([{**QUESTION, "name": 7}], "name is not a text"),
+    ([{**QUESTION, "credential": {"identifier": "x", "token": "y"}}], "credential identifier"),
+    ([{**QUESTION, "resume": {"granted": "gpu", "gpus": [0], "proof": "0" * 64}}], "was not given"),
+]
+
+
+def test_nonsense_is_refused_in_one_line_and_the_rest_goes_on(agents, master, mapper):
     agent = agent_of(agents, master)
-    answer = converse(agent, *lines)[-1]
-    assert said in f"{answer['refused']} {answer['message']}"
+    for lines, said in NONSENSE:
+        answer = converse(agent, *lines)[-1]
+        assert said in f"{answer['refused']} {answer['message']}"
     good = mapper(agent, "alice")
     assert good.got()[:3] == ("gpu", [0], True)
     good.end()
@@ -318,8 +317,11 @@ def test_floods_silence_and_lines_that_never_end_cost_their_sender_the_connectio
     good.end()
 
 
-def test_what_one_process_was_given_is_worth_nothing_to_another_nor_after_its_end(agents, master, tmp_path):
+def test_what_one_process_was_given_is_worth_nothing_to_another_nor_after_its_end(
+    agents, master, mapper, tmp_path
+):
     agent = agent_of(agents, master)
+    let_in(agent, mapper, "bob")
     token = token_of(tmp_path, SECRET, "alice")
     from yarn_accel.adapters.credentials import read_credential
     from yarn_accel.wire.credential import claim_token
@@ -353,9 +355,7 @@ def test_what_one_process_was_given_is_worth_nothing_to_another_nor_after_its_en
 def test_a_thousand_claims_of_one_user_leave_another_user_a_place(agents, master, mapper):
     lease_s = 4.0
     agent = agent_of(agents, master, cores=200, gpus=2, max_claims_per_user=8, lease_s=lease_s)
-    first = mapper(agent, "alice")
-    first.got()  # from now on places are granted: no claim below waits until its lease ends
-    first.end()
+    let_in(agent, mapper, "alice")
     held = []
     outcomes = []
     started_s = time.monotonic()
@@ -399,11 +399,9 @@ def test_the_mapper_for_trying_out_says_what_it_did(agents, master, choose):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason=NEEDS_ROOT)
-def test_a_user_of_the_node_needs_no_credential(agents, master, tmp_path):
+def test_a_user_of_the_node_needs_no_credential(open_path, agents, master):
     """Where containers run under their users' names the kernel says whose a mapper is."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    agent = agent_of(agents, master)
+    agent = agent_of(agents, master, below=open_path)
     program = (
         "import json,os,socket,sys\n"
         "os.setgroups([]); os.setgid(1); os.setuid(1)\n"
@@ -413,7 +411,6 @@ def test_a_user_of_the_node_needs_no_credential(agents, master, tmp_path):
     )
     words = ["python3", "-c", program, str(agent.run_dir / "claims.sock"), json.dumps(QUESTION)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as daemon:
-        assert daemon.stdout is not None
         assert daemon.stdout.readline() == "got\n"
         assert holders(agent) == [("daemon", "gpu")]
         daemon.communicate("")

@@ -1,7 +1,5 @@
 """A real agent beside a real pipeline server: what the master and the mappers learn, and how fast."""
 
-from __future__ import annotations
-
 import signal
 
 from tests.integration.node.master import Master

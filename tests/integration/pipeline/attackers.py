@@ -11,27 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from yarn_accel import wire
 from yarn_accel.client.calls import Call, Tensor
 from yarn_accel.client.client import Client
 from yarn_accel.errors import ProtocolError
-from yarn_accel.wire import (
-    MEMFD,
-    NEED_DATA,
-    Cancel,
-    ClientConnection,
-    Closed,
-    GiveBack,
-    Goodbye,
-    Lend,
-    Lent,
-    Ping,
-    Placement,
-    Pong,
-    Request,
-    Result,
-    StatsRequest,
-    TensorSpec,
-)
 from yarn_accel.wire.connection import UNTAGGED_BYTES
 
 _TIMEOUT_S = 60.0
@@ -42,7 +25,17 @@ _HANG_S = 0.02
 class RawClient:
     """The protocol object on a plain socket; `frame` and `tagged` make bytes, `push` sends any."""
 
-    def __init__(self, endpoint, credential, *, unix=False, checksum=None, lending=False, connection=None):
+    def __init__(
+        self,
+        endpoint,
+        credential,
+        *,
+        unix=False,
+        checksum=None,
+        capabilities=(),
+        lending=False,
+        connection=None,
+    ):
         if unix:
             self.sock = socket.socket(socket.AF_UNIX)
             self.sock.connect(endpoint.unix_path)
@@ -50,8 +43,8 @@ class RawClient:
             self.sock = socket.create_connection((endpoint.host, endpoint.port))
         self.sock.settimeout(_TIMEOUT_S)
         checksums = (checksum or ("none" if unix else "crc32"),)
-        capabilities = (MEMFD,) if lending else ()
-        self.connection = connection or ClientConnection(
+        capabilities = (wire.MEMFD,) if lending else capabilities
+        self.connection = connection or wire.ClientConnection(
             credential, os.urandom(32), checksums, capabilities=capabilities
         )
         self.fds = []
@@ -110,12 +103,12 @@ class RawClient:
     def event(self):
         """The next event; a result comes with its payload as `payload`.  `Closed` also for a broken end."""
         try:
-            while (event := self.connection.next_event()) is NEED_DATA:
+            while (event := self.connection.next_event()) is wire.NEED_DATA:
                 self.read()
         except (ProtocolError, ConnectionError):
-            return Closed()
+            return wire.Closed()
         self.payload = b""
-        if isinstance(event, Result) and self.connection.payload_left:
+        if isinstance(event, wire.Result) and self.connection.payload_left:
             buffer = bytearray(self.connection.payload_left)
             self.connection.take_payload([memoryview(buffer)])
             self.event_after_payload()
@@ -123,7 +116,7 @@ class RawClient:
         return event
 
     def event_after_payload(self):
-        while self.connection.next_event() is NEED_DATA:
+        while self.connection.next_event() is wire.NEED_DATA:
             self.read()
 
     def answer(self, message, payload=()):
@@ -133,8 +126,8 @@ class RawClient:
 
     def lend(self, n_bytes):
         """Ask for shared memory: the segment's number, its descriptor and its size."""
-        event = self.answer(Lend(self.new_id(), n_bytes))
-        assert isinstance(event, Lent), event
+        event = self.answer(wire.Lend(self.new_id(), n_bytes))
+        assert isinstance(event, wire.Lent), event
         return event.segment, self.fds.pop(), event.n_bytes
 
     def new_id(self):
@@ -145,7 +138,7 @@ class RawClient:
         """The events until the server closes."""
         events = []
         with contextlib.suppress(OSError):
-            while not isinstance(event := self.event(), Closed):
+            while not isinstance(event := self.event(), wire.Closed):
                 events.append(event)
         return events
 
@@ -173,8 +166,7 @@ class Footprint:
 
 def footprint(pid):
     """Look at a process now."""
-    tasks = list(Path(f"/proc/{pid}/task").iterdir())
-    children = [int(word) for task in tasks for word in _text(task / "children").split()]
+    tasks, children = list(Path(f"/proc/{pid}/task").iterdir()), children_of(pid)
     return Footprint(
         _status_bytes(pid, "VmRSS:"),
         _status_bytes(pid, "RssAnon:"),
@@ -188,6 +180,18 @@ def footprint(pid):
 def _status_bytes(pid, name):
     lines = _text(Path(f"/proc/{pid}/status")).splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+
+def children_of(pid):
+    """The processes that a process has started."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(word) for task in tasks for word in _text(task / "children").split()]
+
+
+def is_alive(pid):
+    """Whether there is such a process, and it has not ended."""
+    state = _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    return bool(state) and state[0] not in "ZX"
 
 
 def _text(path):
@@ -238,20 +242,9 @@ def assert_serves(server, credential):
     assert reply.info["n"] == 4
 
 
-_F8 = TensorSpec("<f8", (4, 4))
-_U1 = TensorSpec("|u1", (64,))
-_NUMBERS = (
-    b"0",
-    b"-1",
-    b"1e308",
-    b"4294967296",
-    b"18446744073709551616",
-    b"9" * 30,
-    b"null",
-    b'"x"',
-    b"[]",
-    b"{}",
-)
+_F8 = wire.TensorSpec("<f8", (4, 4))
+_U1 = wire.TensorSpec("|u1", (64,))
+_NUMBERS = (*b'0 -1 1e308 4294967296 18446744073709551616 null "x" [] {}'.split(), b"9" * 30)
 
 
 class Mutator:
@@ -268,18 +261,18 @@ class Mutator:
         key = f"{id(client)}-{number}-{rng.getrandbits(32)}"
         choice = rng.randrange(8 if client.connection.capabilities else 6)
         if choice < 2:
-            return Request(number, key, "echo", {"p": [1, {"q": "r"}]}, (_U1,)), [rng.randbytes(64)]
+            return wire.Request(number, key, "echo", {"p": [1, {"q": "r"}]}, (_U1,)), [rng.randbytes(64)]
         if choice < 4:
             operation = rng.choice(("lu", "qr", "cholesky", "gemm", "kmeans", "colour"))
-            return Request(number, key, operation, {}, (_F8,)), [rng.randbytes(128)]
+            return wire.Request(number, key, operation, {}, (_F8,)), [rng.randbytes(128)]
         if choice == 4:
-            return StatsRequest(number), []
+            return wire.StatsRequest(number), []
         if choice == 5:
-            return Cancel(number - 1), []
+            return wire.Cancel(number - 1), []
         if choice == 6:
-            return rng.choice((Lend(number, 1 << 16), GiveBack(rng.randrange(20)))), []
-        segment = Placement(rng.randrange(40), (64 * rng.randrange(2000),))
-        return Request(number, key, "echo", {}, (_U1,), placement=segment), []
+            return rng.choice((wire.Lend(number, 1 << 16), wire.GiveBack(rng.randrange(20)))), []
+        segment = wire.Placement(rng.randrange(40), (64 * rng.randrange(2000),))
+        return wire.Request(number, key, "echo", {}, (_U1,), placement=segment), []
 
     def damaged(self, client, number):
         """A damaged frame: its bytes, its kind, and for ``payload`` what an echo must give back."""
@@ -293,7 +286,7 @@ class Mutator:
         prefix, tail = frame[:UNTAGGED_BYTES], frame[UNTAGGED_BYTES + 16 + n_header :]
         header = frame[UNTAGGED_BYTES + 16 : UNTAGGED_BYTES + 16 + n_header]
         if kind == "payload":
-            is_echo = isinstance(message, Request) and message.operation == "echo" and payload
+            is_echo = isinstance(message, wire.Request) and message.operation == "echo" and payload
             return frame, kind, payload[0] if is_echo else None
         if kind == "header":
             header = self._edited(header)
@@ -351,13 +344,6 @@ class Tally:
     wrong: list = field(default_factory=list)
     by_kind: dict = field(default_factory=dict)
 
-    def __str__(self):
-        return (
-            f"{self.n_frames} damaged frames over {self.n_connections} connections: "
-            f"{self.ended} ended theirs, {self.answered} answers, {self.echoes_right} echoes checked; "
-            f"{self.by_kind}"
-        )
-
 
 def bombard(endpoint, credential, mutator, n_frames, per_connection=8, **options):
     """Send damaged frames, each over a connection that still lives.  The tally of it."""
@@ -393,7 +379,7 @@ def _is_alive_after(client, data, number, expected, tally):
     """Send, ask whether the server still listens, and take what comes."""
     client.sock.settimeout(_HANG_S)
     token = 1_000_000 + number
-    is_open = client.push(data + client.frame(Ping(token)))
+    is_open = client.push(data + client.frame(wire.Ping(token)))
     is_leaving = False
     until_s = time.monotonic() + _TIMEOUT_S
     while is_open and time.monotonic() < until_s:
@@ -409,9 +395,9 @@ def _is_alive_after(client, data, number, expected, tally):
             with contextlib.suppress(OSError):
                 client.sock.shutdown(socket.SHUT_WR)
             continue
-        if isinstance(event, Closed | Goodbye):
+        if isinstance(event, wire.Closed | wire.Goodbye):
             return False
-        if not isinstance(event, Pong):
+        if not isinstance(event, wire.Pong):
             tally.answered += 1
             _check(event, client.payload, expected, tally)
         elif not is_leaving:
@@ -421,7 +407,7 @@ def _is_alive_after(client, data, number, expected, tally):
 
 def _check(event, payload, expected, tally):
     wanted = expected.pop(getattr(event, "id", None), None)
-    if isinstance(event, Result) and wanted is not None:
+    if isinstance(event, wire.Result) and wanted is not None:
         if payload == wanted:
             tally.echoes_right += 1
         else:

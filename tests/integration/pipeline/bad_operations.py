@@ -194,41 +194,18 @@ LIES = ("", "garbage", "[]", '{"layout": 0, "tensors": [["x", "<f8", [1e9], "C"]
 
 
 def _operation(name, run, *, output_bytes=_MIB, overwrites=False):
-    return Operation(
-        f"bad-{name}",
-        "misbehaves",
-        None,
-        lambda specs, params: None,
-        run,
-        lambda specs, params: 0,
-        output_bytes=lambda specs, params: output_bytes,
-        overwrites=overwrites,
-    )
+    options = {"output_bytes": lambda specs, params: output_bytes, "overwrites": overwrites}
+    fits, counts = (lambda specs, params: None), (lambda specs, params: 0)
+    return Operation(f"bad-{name}", "misbehaves", None, fits, run, counts, **options)
 
+
+_PLAIN = (_raise, _raise_exit, _raise_memory, _slow, _native, _hang, _spin, _segfault, _exit, _scribble)
+_PLAIN += (_none, _objects, _list, _place_negative, _too_many, _bad_names, _bad_info, _large_info, _lie)
+_PLAIN += (_forge, _close_everything)
 
 OPERATIONS = (
-    _operation("raise", _raise),
-    _operation("raise-exit", _raise_exit),
-    _operation("raise-memory", _raise_memory),
-    _operation("slow", _slow),
-    _operation("native", _native),
-    _operation("hang", _hang),
-    _operation("spin", _spin),
-    _operation("segfault", _segfault),
+    *(_operation(run.__name__[1:].replace("_", "-"), run) for run in _PLAIN),
     _operation("segfault-after-writing", _segfault_after_writing, overwrites=True),
-    _operation("exit", _exit),
-    _operation("scribble", _scribble),
-    _operation("none", _none),
-    _operation("objects", _objects),
-    _operation("list", _list),
     _operation("too-large", _too_large, output_bytes=64),
     _operation("place-too-large", _place_too_large, output_bytes=64),
-    _operation("place-negative", _place_negative),
-    _operation("too-many", _too_many),
-    _operation("bad-names", _bad_names),
-    _operation("bad-info", _bad_info),
-    _operation("large-info", _large_info),
-    _operation("lie", _lie),
-    _operation("forge", _forge),
-    _operation("close-everything", _close_everything),
 )

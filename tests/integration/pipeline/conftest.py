@@ -39,15 +39,12 @@ def start_server(tmp_path):
 
     servers = []
 
-    def start(store=None, **settings):
-        settings.setdefault("name", f"w{len(servers) + 1}")
-        settings.setdefault("workers", 2)
-        settings.setdefault("standby_workers", 0)
-        settings.setdefault("calibrate", False)
+    def start(store=None, users=None, **settings):
+        values = {"name": f"w{len(servers) + 1}", "workers": 2, "standby_workers": 0, "calibrate": False}
         prefixes = [f"file://{tmp_path}/"]
-        settings.setdefault("tenants", {"*": {"read_prefixes": prefixes, "write_prefixes": prefixes}})
-        config = PipelineConfig(master_secret_file=tmp_path / "secret", **settings)
-        server = PipelineServer(config, MASTER, store)
+        values["tenants"] = {"*": {"read_prefixes": prefixes, "write_prefixes": prefixes}}
+        config = PipelineConfig(master_secret_file=tmp_path / "secret", **{**values, **settings})
+        server = PipelineServer(config, MASTER, store, users=users)
         server.start()
         server.endpoint = Endpoint(config.name, config.listen_host, server.port, config.unix_path)
         servers.append(server)
@@ -74,25 +71,15 @@ class ServerProcess:
         secret.chmod(0o600)
         self.state_file = folder / "state.json"
         self.config_file = folder / "config.yaml"
-        values = {
-            "name": name,
-            "master_secret_file": str(secret),
-            "state_file": str(self.state_file),
-            "workers": 1,
-            "standby_workers": 0,
-            "calibrate": False,
-            **settings,
-        }
+        values = {"name": name, "master_secret_file": str(secret), "state_file": str(self.state_file)}
+        values |= {"workers": 1, "standby_workers": 0, "calibrate": False, **settings}
         self.config_file.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in values.items()))
+        options = {"stdout": subprocess.PIPE, "text": True, "env": {**os.environ, "PYTHONUNBUFFERED": "1"}}
         with (folder / "log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "yarn_accel", "pipeline", "serve", "--config", str(self.config_file)],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
+            self.process = subprocess.Popen(self._words("serve"), cwd=ROOT, stderr=log, **options)
+
+    def _words(self, *argv):
+        return [sys.executable, "-m", "yarn_accel", "pipeline", *argv, "--config", str(self.config_file)]
 
     def wait_ready(self):
         line = self.process.stdout.readline()
@@ -107,14 +94,8 @@ class ServerProcess:
         return "numpy/linalg" in Path(f"/proc/{self.process.pid}/maps").read_text()
 
     def command(self, *argv):
-        return subprocess.run(
-            [sys.executable, "-m", "yarn_accel", "pipeline", *argv, "--config", str(self.config_file)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        options = {"capture_output": True, "text": True, "timeout": 120, "check": False}
+        return subprocess.run(self._words(*argv), cwd=ROOT, **options)
 
     def stop(self):
         with contextlib.suppress(ProcessLookupError):

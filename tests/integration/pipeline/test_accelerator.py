@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.examples import examples
+from tests.integration.pipeline.attackers import children_of, is_alive
 from tests.integration.pipeline.conftest import MASTER, ROOT
 from yarn_accel.adapters.credentials import issue_token_file
 from yarn_accel.client import AsyncAccelerator, Binding, Call, Reply, StartupError, connect
@@ -75,17 +75,6 @@ def test_map_and_submit_survive_the_loss_of_a_server(two, credential, blow):
     assert totals("lost_servers") >= 1
     assert totals("resubmitted") >= 1
     assert totals("records_in") == totals("done") == 120
-
-
-def test_thousands_submitted_at_once_keep_the_window(start_server, credential):
-    server = start_server(max_in_flight=16)
-    with connected([server], credential, window=16) as accel:
-        futures = [accel.submit("echo", number.to_bytes(4, "big")) for number in range(examples(5000))]
-        replies = [future.result(LIMIT_S) for future in futures]
-    echoed = [int.from_bytes(reply.tensors["input_0"].data, "big") for reply in replies]
-    assert echoed == list(range(examples(5000)))
-    refused = server.stats()["busy"]
-    assert not refused, "more than the window was under way"
 
 
 def test_a_repeated_attempt_computes_nothing_twice_and_another_order_does_no_harm(start_server, credential):
@@ -183,20 +172,6 @@ def test_an_old_python_with_nothing_installed_is_enough(spawn_server, tmp_path, 
 # A server of one's own
 
 
-def is_alive(pid):
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-
-
-def children(pid):
-    found = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False
-    )
-    return [int(word) for word in found.stdout.split()]
-
-
 def test_arrays_too_large_for_the_socket_travel_beside_a_reference(tmp_path):
     matrix = np.random.default_rng(0).standard_normal((400, 400))
     np.save(tmp_path / "a.npy", matrix)
@@ -232,18 +207,12 @@ sys.stdin.read()
 @pytest.mark.parametrize("victim", ["owner", "guard"])
 def test_a_local_server_ends_with_its_owner_whatever_ends_it(victim, wait_until, tmp_path):
     environ = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, json.dumps(SMALL)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environ,
-        cwd=tmp_path,
-    )
+    argv, pipes = [sys.executable, "-c", OWNER, json.dumps(SMALL)], {"stdin": subprocess.PIPE, "text": True}
+    owner = subprocess.Popen(argv, stdout=subprocess.PIPE, env=environ, cwd=tmp_path, **pipes)
     with owner:
         guard, path = owner.stdout.readline().split()
         pid = json.loads((Path(path).parent / "state.json").read_text())["pid"]
-        workers = children(pid)
+        workers = children_of(pid)
         os.kill(owner.pid if victim == "owner" else int(guard), signal.SIGKILL)
         gone = [int(guard), pid, *workers]
         wait_until(lambda: not any(map(is_alive, gone)), "all processes end", LIMIT_S)
@@ -256,7 +225,7 @@ def test_a_local_server_ends_with_its_owner_whatever_ends_it(victim, wait_until,
 def test_a_local_server_that_does_not_start_says_why(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    with pytest.raises(StartupError, match="colour: unknown key; known: calibrate") as caught:
+    with pytest.raises(StartupError, match="colour: unknown key; known: accounting_uri") as caught:
         connect("local", server_settings={"colour": 1})
     assert "connect('inline')" in caught.value.cure
     assert not list(tmp_path.iterdir())

@@ -54,8 +54,7 @@ def broken_command(server, command):
 def serves_on(server, credential, wait_until):
     """Afterwards the next request works, and the machine holds nothing."""
     yield
-    with Client(server.endpoint, credential, node="elsewhere") as client:
-        assert client.call(Call("after", "echo", {}, (DATA,))).bytes_out == len(DATA.data)
+    assert answer_of(server, credential, Call("after", "echo", {}, (DATA,))).bytes_out == len(DATA.data)
     machine = server._engine.machine
     wait_until(lambda: server.stats()["in_flight"] == 0, "nothing is under way")
     server.loop.ask(machine.validate, 60.0)
@@ -67,6 +66,12 @@ def serves_on(server, credential, wait_until):
 def workers(server, wait_until):
     wait_until(lambda: server.stats()["workers"][0]["state"] == "idle", "the worker is there")
     return server._engine.machine.workers
+
+
+def answer_of(server, credential, call, node="elsewhere"):
+    """The answer to a call, over a connection of its own."""
+    with Client(server.endpoint, credential, node=node) as client:
+        return client.call(call)
 
 
 def error_of(server, credential, call, node="elsewhere"):
@@ -97,8 +102,7 @@ def test_a_batch_that_was_handed_over_all_the_same_costs_the_worker(server, cred
     """It may write to the memory of its works until it has ended; then they are computed elsewhere."""
     (process,) = workers(server, wait_until)
     broken(process, "send", is_done=True)
-    with Client(server.endpoint, credential, node="elsewhere") as client:
-        assert client.call(Call("k", "echo", {}, (SMALL,))).bytes_out == 48
+    assert answer_of(server, credential, Call("k", "echo", {}, (SMALL,))).bytes_out == 48
     wait_until(lambda: server.stats()["workers"][0]["n_lost"] == 1, "the worker is replaced")
 
 
@@ -108,27 +112,19 @@ def test_storage_that_cannot_be_asked(server, credential, tmp_path, name):
     output = f"file://{tmp_path}/out.npz" if name in ("write", "look_at_output") else ""
     call = by_reference(tmp_path, output)
     if name == "look_at_output":
-        with Client(server.endpoint, credential) as client:
-            client.call(call)
+        answer_of(server, credential, call)
     broken(server._storage, name)
     error = error_of(server, credential, call)
     assert "the server broke: TypeError: broken by the test" in error.message
 
 
 @pytest.mark.usefixtures("serves_on")
-def test_memory_that_cannot_be_made(server, credential):
+@pytest.mark.parametrize("node", ["elsewhere", None], ids=["of the pool", "to lend"])
+def test_memory_that_cannot_be_made(server, credential, node):
     """Others may give theirs back, so it is tried again."""
     breaking = broken(server._buffers, "create")
-    with Client(server.endpoint, credential, node="elsewhere") as client:
-        assert client.call(Call("k", "echo", {}, (DATA,))).bytes_out == len(DATA.data)
-    assert breaking.has_failed
-
-
-@pytest.mark.usefixtures("serves_on")
-def test_memory_to_lend_that_cannot_be_made(server, credential):
-    breaking = broken(server._buffers, "create")
-    with Client(server.endpoint, credential) as client:
-        assert client.carrier == "memfd"
+    with Client(server.endpoint, credential, node=node) as client:
+        assert client.carrier == ("tcp" if node else "memfd")
         assert client.call(Call("k", "echo", {}, (DATA,))).bytes_out == len(DATA.data)
     assert breaking.has_failed
 
@@ -142,9 +138,8 @@ def test_a_payload_that_has_no_place(server, credential, tensor):
     assert isinstance(error, UnavailableError)
     assert "the server broke" in error.message
     assert breaking.has_failed
-    with Client(server.endpoint, credential, node="elsewhere") as client:
-        reply = client.call(Call("k", "echo", {}, (tensor,)))
-        assert bytes(next(iter(reply.tensors.values())).data) == bytes(tensor.data)
+    reply = answer_of(server, credential, Call("k", "echo", {}, (tensor,)))
+    assert bytes(next(iter(reply.tensors.values())).data) == bytes(tensor.data)
 
 
 FAILING = Call("k", "cholesky", {}, (Tensor.of(-np.eye(3)),))
@@ -170,19 +165,16 @@ def test_an_answer_that_cannot_be_said_ends_its_connection(server, credential, c
     assert "the server broke" in error.message
     assert breaking.has_failed
     if call is ECHO:
-        with Client(server.endpoint, credential, node=node) as client:
-            assert client.call(call).bytes_out == len(DATA.data)
+        assert answer_of(server, credential, call, node).bytes_out == len(DATA.data)
 
 
 @pytest.mark.usefixtures("serves_on")
 def test_a_repeated_answer_that_cannot_be_said(server, credential):
     call = Call("k", "echo", {}, (SMALL,))
-    with Client(server.endpoint, credential, node="elsewhere") as client:
-        client.call(call)
+    answer_of(server, credential, call)
     broken_command(server, commands.Repeat)
     assert "the server broke" in error_of(server, credential, call).message
-    with Client(server.endpoint, credential, node="elsewhere") as client:
-        assert client.call(call).bytes_out == 48
+    assert answer_of(server, credential, call).bytes_out == 48
     assert server.stats()["duplicates"] == 1
 
 
@@ -192,8 +184,7 @@ def test_a_connection_that_cannot_be_read_on(server, credential, tmp_path, wait_
     call = by_reference(tmp_path)
     if command is commands.Skip:
         # The key is taken by another request.
-        with Client(server.endpoint, credential, node="elsewhere") as client:
-            client.call(Call("k", "echo", {}, (SMALL,)))
+        answer_of(server, credential, Call("k", "echo", {}, (SMALL,)))
         call = ECHO
     breaking = broken_command(server, command)
     error_of(server, credential, call)

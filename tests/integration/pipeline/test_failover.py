@@ -13,6 +13,9 @@ from yarn_accel.client.calls import Call, Reply, Tensor
 from yarn_accel.client.client import Client
 from yarn_accel.client.dispatch import FALLBACK_DEVICE, Dispatcher
 from yarn_accel.client.fallback import LocalExecutor
+from yarn_accel.errors import RejectedError
+from yarn_accel.launch.outcomes import accounted
+from yarn_accel.storage import Store
 
 RNG = np.random.default_rng(3)
 
@@ -96,12 +99,7 @@ def test_a_port_in_use_is_one_line_and_exit_code_3(spawn_server):
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"colour": "red"}, "colour: unknown key; known: calibrate"),
-        ({"listen_port": 99999}, "listen_port"),
-        (
-            {"queue_bytes": 1 << 20, "max_request_bytes": 2 << 20},
-            "max_request_bytes must not be larger than queue_bytes",
-        ),
+        ({"colour": "red"}, "colour: unknown key; known: accounting_uri"),
         ({"master_secret_file": "missing"}, "master_secret_file missing"),
     ],
 )
@@ -122,3 +120,31 @@ def test_a_socket_left_by_a_killed_server_is_taken_over(spawn_server, credential
     with Client(Endpoint("w2", "", 0, path), credential) as client:
         assert client.carrier == "memfd"
         assert client.call(calls(1)[0]).server == "w2"
+
+
+def test_what_a_job_used_outlives_its_server(spawn_server, credential, tmp_path, monkeypatch):
+    """By user, application and job: what was answered, and what failed; in the metrics by user."""
+    monkeypatch.setenv("CONTAINER_ID", "container_e3_1764_0002_01_000004")
+    folder = tmp_path / "accounting"
+    server = spawn_server("w1", accounting_uri=f"file://{folder}").wait_ready()
+    matrix = Tensor.of(np.eye(64) * 4)
+    with Client(server.endpoint, credential) as client:
+        for number in range(3):
+            client.call(Call(f"task_1764_0001_m_00000{number}/1/lu", "lu", {}, (matrix,)))
+        with pytest.raises(RejectedError):
+            client.call(Call("task_1764_0001_m_000000/2/cholesky", "cholesky", {}, (Tensor.of(-np.eye(2)),)))
+        tenant = client.stats()["tenants"]["alice"]
+        assert tenant["core_s"] > 0 == tenant["gpu_s"]
+    with Client(server.endpoint, credential) as client:
+        client.call(Call("local-1f/1/lu", "lu", {}, (matrix,)))
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(300) == 0
+    owner = ("alice", "application_1764_0002")
+    found = {each["job"]: each for each in accounted(Store(), f"file://{folder}")}
+    assert {(each["user"], each["application"]) for each in found.values()} == {owner}
+    job = found["job_1764_0001"]
+    assert (job["attempts"], job["failed"], job["gpu_s"]) == (4, 1, 0.0)
+    assert job["core_s"] == pytest.approx(tenant["core_s"], abs=1e-3)
+    assert job["read_bytes"] == 3 * 64 * 64 * 8
+    assert job["written_bytes"] > job["read_bytes"]
+    assert found[""]["attempts"] == 1

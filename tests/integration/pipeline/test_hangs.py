@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -31,17 +29,10 @@ def operator(issue_to):
 @pytest.fixture
 def server(spawn_server, tmp_path):
     """A server process whose patience is that of its defaults."""
-    return spawn_server(
-        "w1",
-        unix_path=str(tmp_path / "socket"),
-        workers=2,
-        standby_workers=1,
-        extra_operations=[bad_operations.PATH, barrier_operations.PATH],
-        pool_bytes=64 * MIB,
-        queue_bytes=48 * MIB,
-        max_request_bytes=8 * MIB,
-        max_shared_memory_bytes=32 * MIB,
-    ).wait_ready()
+    sizes = {"pool_bytes": 64 * MIB, "queue_bytes": 48 * MIB, "max_request_bytes": 8 * MIB}
+    options = {**sizes, "max_shared_memory_bytes": 32 * MIB, "unix_path": str(tmp_path / "socket")}
+    options["extra_operations"] = [bad_operations.PATH, barrier_operations.PATH]
+    return spawn_server("w1", workers=2, standby_workers=1, **options).wait_ready()
 
 
 def workers_of(client):
@@ -74,25 +65,9 @@ def test_a_worker_that_is_stopped_at_work_is_replaced_and_its_request_computed_e
     assert all("stopped" in each["last_fault"] for each in stats["workers"] if each.get("n_lost"))
 
 
-def test_all_workers_stopped_while_they_are_idle(server, credential, operator, wait_until):
-    with Client(server.endpoint, operator) as watch, Client(server.endpoint, credential) as client:
-        wait_until(lambda: len(workers_of(watch)) == 2, "both workers are there")
-        pids = {each["pid"] for each in watch.stats()["workers"]}
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        reply = client.call(Call("k", "echo", {}, (Tensor.of(X),)))
-        print(f"answered by a new worker after {reply.seconds['total']:.2f} s")
-        wait_until(
-            lambda: not pids & {each["pid"] for each in watch.stats()["workers"]}, "all are replaced", 120
-        )
-
-
 @pytest.mark.parametrize(
     ("operation", "params"),
-    [
-        ("bad-slow", {"seconds": 6.0}),
-        pytest.param("bad-native", {"n": 250_000_000}, marks=pytest.mark.slow),
-    ],
+    [("bad-slow", {"seconds": 6.0}), pytest.param("bad-native", {"n": 250_000_000}, marks=pytest.mark.slow)],
     ids=["waits", "keeps all other threads from running"],
 )
 def test_a_slow_operation_is_left_alone(server, credential, operator, operation, params):
@@ -150,30 +125,3 @@ def test_stopped_clients_of_one_tenant_hold_up_no_other(
                     del reply
     with Client(server.endpoint, operator) as watch:
         assert how == "shared" or watch.stats()["cut_off"] > 0
-
-
-def test_the_server_answers_pings_while_large_payloads_move(server, credential):
-    """One loop serves everybody: nobody waits until another's bytes have moved."""
-    data = Tensor.of(np.zeros(8 * MIB, "u1"))
-    stop = threading.Event()
-
-    def move():
-        with Client(server.endpoint, credential, node="elsewhere") as client:
-            number = 0
-            while not stop.is_set():
-                number += 1
-                client.call(Call(f"m{number}", "echo", {}, (data,)))
-
-    threads = [threading.Thread(target=move) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        with Client(server.endpoint, credential) as client:
-            began_s = time.monotonic()
-            for number in range(50):
-                client.call(Call(f"small{number}", "echo", {}, (Tensor.of(X),)))
-            print(f"50 small requests beside them took {time.monotonic() - began_s:.2f} s")
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()

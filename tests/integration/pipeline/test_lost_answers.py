@@ -46,38 +46,27 @@ def die(client):
     client.close()
 
 
-def assert_known(server, credential, call, barrier):
-    """A new connection that asks for the same gets it, and nothing is computed again."""
-    with Client(server.endpoint, credential) as client:
-        reply = client.call(call)
-    assert np.array_equal(reply.tensors["a0"].array(), ARRAY)
-    assert barrier.n_started == 1
-    stats = server.stats()
-    assert stats["duplicates"] == 1
-    assert stats["requests"] == stats["done"] + stats["abandoned"] == 2
-
-
-def test_a_client_that_dies_in_the_middle_of_its_answer(server, credential, carrier, barrier, wait_until):
-    barrier.open()
+@pytest.mark.parametrize("is_on_its_way", [True, False], ids=["in the middle of", "right before"])
+def test_a_client_that_dies_with_its_answer(server, credential, carrier, barrier, wait_until, is_on_its_way):
     call = barrier.call("same", (Tensor.of(ARRAY),))
     client = raw(server, credential, carrier)
+    if is_on_its_way:
+        barrier.open()
     begin(client, call)
-    assert client.sock.recv(1000), "the answer is on its way"
-    assert server.stats()["done"] == 1
-    die(client)
-    wait_until(lambda: server.stats()["pool"]["kept_bytes"] >= ARRAY.nbytes, "the answer is kept")
-    assert_known(server, credential, call, barrier)
-
-
-def test_a_client_that_dies_right_before_its_answer(server, credential, carrier, barrier, wait_until):
-    call = barrier.call("same", (Tensor.of(ARRAY),))
-    client = raw(server, credential, carrier)
-    begin(client, call)
+    if is_on_its_way:
+        assert client.sock.recv(1000), "the answer is on its way"
+        assert server.stats()["done"] == 1
     wait_until(lambda: barrier.n_started == 1, "it is computed")
     die(client)
     barrier.open()
     wait_until(lambda: server.stats()["pool"]["kept_bytes"] >= ARRAY.nbytes, "the answer is kept")
-    assert_known(server, credential, call, barrier)
+    with Client(server.endpoint, credential) as client:
+        reply = client.call(call)
+    assert np.array_equal(reply.tensors["a0"].array(), ARRAY)
+    assert barrier.n_started == 1, "nothing is computed again"
+    stats = server.stats()
+    assert stats["duplicates"] == 1
+    assert stats["requests"] == stats["done"] + stats["abandoned"] == 2
 
 
 def test_what_is_kept_is_bounded_and_makes_space(start_gated, credential, barrier, wait_until):

@@ -64,18 +64,9 @@ def server_there(tmp_path, two_nodes):
     """A server on the second node; its port."""
     (tmp_path / "secret").write_text(MASTER.hex())
     (tmp_path / "secret").chmod(0o600)
-    values = {
-        "name": "w1",
-        "listen_host": "0.0.0.0",
-        "listen_port": 7070,
-        "master_secret_file": str(tmp_path / "secret"),
-        "state_file": str(tmp_path / "state.json"),
-        "workers": 1,
-        "standby_workers": 0,
-        "calibrate": False,
-        "devices": ["cpu"],
-        "extra_operations": [PLACE],
-    }
+    values = {"name": "w1", "listen_host": "0.0.0.0", "listen_port": 7070, "extra_operations": [PLACE]}
+    values |= {"master_secret_file": str(tmp_path / "secret"), "state_file": str(tmp_path / "state.json")}
+    values |= {"workers": 1, "standby_workers": 0, "calibrate": False, "devices": ["cpu"]}
     (tmp_path / "config.yaml").write_text("".join(f"{k}: {json.dumps(v)}\n" for k, v in values.items()))
     serve = [sys.executable, "-m", "yarn_accel", "pipeline", "serve", "--config", tmp_path / "config.yaml"]
     with (tmp_path / "log").open("wb") as log:

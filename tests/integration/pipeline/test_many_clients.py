@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from tests.examples import examples
-from tests.integration.pipeline.attackers import RawClient, footprint
+from tests.integration.pipeline import bad_operations
+from tests.integration.pipeline.attackers import RawClient, assert_serves, children_of, footprint, is_alive
 from yarn_accel.client.calls import Call, Reply, Tensor
 from yarn_accel.client.client import Client
 from yarn_accel.client.dispatch import Dispatcher
@@ -27,12 +28,6 @@ N_WARM = 20
 N_IDLE = int(os.environ.get("YARN_ACCEL_IDLE_CONNECTIONS", examples(2000)))
 SPEC = TensorSpec("|u1", (1_000_000,))
 REQUEST = Request(1, "k", "echo", {}, (SPEC,))
-
-
-def assert_serves(server, credential):
-    with Client(server.endpoint, credential) as client:
-        reply = client.call(Call(f"life-{time.monotonic_ns()}", "lu", {}, (Tensor.of(np.eye(4)),)))
-    assert reply.info["n"] == 4
 
 
 @pytest.fixture
@@ -59,9 +54,8 @@ def test_hundreds_of_idle_connections(spawn_server, credential, many_files, wait
         started_s = time.monotonic()
         idle = [stack.enter_context(RawClient(server.endpoint, credential)) for _ in range(N_IDLE)]
         took_s = time.monotonic() - started_s
-        wait_until(
-            lambda: footprint(server.process.pid).n_threads < before.n_threads + 20, "their threads end", 30
-        )
+        n_threads = lambda: footprint(server.process.pid).n_threads  # noqa: E731
+        wait_until(lambda: n_threads() < before.n_threads + 20, "their threads end", 30)
         during = footprint(server.process.pid)
         with Client(server.endpoint, credential) as client:
             assert sum(client.stats()["open_connections"].values()) == N_WARM + N_IDLE + 1
@@ -195,30 +189,6 @@ def test_a_client_that_stops_inside_a_payload(start_server, credential, connect,
     wait_until(lambda: held_bytes(server) == 0, "its memory was given back")
 
 
-def test_a_client_that_dies_inside_a_frame(start_server, credential, connect, wait_until):
-    server = start_server()
-    client = connect(server)
-    client.push(client.frame(REQUEST, [bytes(SPEC.nbytes)])[:5000])
-    client.close()
-    wait_until(lambda: server.stats()["broken"] == 1, "the loss was noticed")
-    wait_until(lambda: held_bytes(server) == 0, "its memory was given back")
-    assert_serves(server, credential)
-
-
-def test_a_client_that_never_reads(start_server, credential, connect, wait_until):
-    """Its answer waits for it a while, and blocks neither workers nor other clients."""
-    server = start_server(stall_timeout_s=3.0, min_bytes_per_s=100_000_000)
-    client = connect(server)
-    client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    data = bytes(8 * MIB)
-    client.send(Request(1, "k", "echo", {}, (TensorSpec("|u1", (8 * MIB,)),)), [data])
-    with Client(server.endpoint, credential) as other:
-        reply = other.call(_echo(4 * MIB))
-        assert reply.bytes_out == 4 * MIB
-    wait_until(lambda: held_bytes(server) == 0, "its memory was given back")
-    assert_serves(server, credential)
-
-
 def test_one_client_that_never_reads_does_not_hold_up_the_others(
     start_server, credential, connect, wait_until
 ):
@@ -232,9 +202,8 @@ def test_one_client_that_never_reads_does_not_hold_up_the_others(
     spec = TensorSpec("|u1", (MIB,))
     with contextlib.suppress(OSError):
         for number in range(64):
-            client.sock.sendall(
-                client.frame(Request(number, f"f{number}", "echo", {}, (spec,)), [bytes(MIB)])
-            )
+            request = Request(number, f"f{number}", "echo", {}, (spec,))
+            client.sock.sendall(client.frame(request, [bytes(MIB)]))
     with Client(server.endpoint, credential) as other:
         latencies_s = [_timed(lambda: other.call(_echo(MIB))) for _ in range(5)]
     print("echoes of 1 MiB beside it:", ", ".join(f"{each:.3f} s" for each in latencies_s))
@@ -293,7 +262,7 @@ def test_sixteen_clients_outlive_a_server_killed_under_load(spawn_server, issue_
     for thread in threads:
         thread.start()
     assert halfway.wait(300)
-    children = _children(servers[0].process.pid)
+    children = children_of(servers[0].process.pid)
     servers[0].process.kill()
     is_killed.set()
     for thread in threads:
@@ -310,7 +279,7 @@ def test_sixteen_clients_outlive_a_server_killed_under_load(spawn_server, issue_
     print(f"{sum(where.values())} calls of {n_clients} clients, each answered once: {dict(where)}")
     assert where["w1"] > 0
     assert where["w2"] > n_clients * n_calls // 4
-    wait_until(lambda: not any(map(_is_alive, children)), "its workers end with their server")
+    wait_until(lambda: not any(map(is_alive, children)), "its workers end with their server")
 
 
 def _converse(servers, credential, number, n_calls):
@@ -324,14 +293,6 @@ def _converse(servers, credential, number, n_calls):
         yield from dispatcher.map(iter(calls), window=8)
 
 
-def _children(pid):
-    return [
-        int(word)
-        for task in os.scandir(f"/proc/{pid}/task")
-        for word in _read(f"{task.path}/children").split()
-    ]
-
-
 def _n_sockets():
     """How many sockets this process has."""
     n_sockets = 0
@@ -341,52 +302,20 @@ def _n_sockets():
     return n_sockets
 
 
-def _read(path):
-    with open(path) as file:  # noqa: PTH123
-        return file.read()
-
-
-def _is_alive(pid):
-    try:
-        os.kill(pid, 0)
-        return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def test_a_second_sigterm_stops_at_once(spawn_server, credential, wait_until):
-    server = spawn_server(
-        "w1", workers=1, extra_operations=["tests.integration.pipeline.bad_operations:OPERATIONS"]
-    ).wait_ready()
-    children = _children(server.process.pid)
-    with Client(server.endpoint, credential) as client:
-        client.submit(Call("slow", "bad-slow", {"seconds": 600}, (Tensor.of(np.zeros(4)),)))
-        with Client(server.endpoint, credential) as other:
-            wait_until(lambda: other.stats()["in_flight"], "it is under way")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["a second SIGTERM", "SIGKILL"])
+def test_a_server_that_is_ended_at_once_leaves_no_worker(spawn_server, credential, wait_until, how):
+    """Also where an operation never ends."""
+    options = {"workers": 2, "standby_workers": 1, "extra_operations": [bad_operations.PATH]}
+    server = spawn_server("w1", **options).wait_ready()
+    with Client(server.endpoint, credential) as client, Client(server.endpoint, credential) as other:
+        client.submit(Call("hang", "bad-hang", {}, (Tensor.of(np.zeros(4)),)))
+        wait_until(lambda: other.stats()["in_flight"], "it is under way")
+        wait_until(lambda: len(children_of(server.process.pid)) >= 3, "all processes run")
+        children = children_of(server.process.pid)
+        if how == signal.SIGTERM:
             server.process.send_signal(signal.SIGTERM)
             wait_until(lambda: other.stats()["is_draining"], "the first one waits for what is under way")
-        started_s = time.monotonic()
-        server.process.send_signal(signal.SIGTERM)
-        code = server.process.wait(300)
-        print(f"stopped {time.monotonic() - started_s:.2f} s after the second SIGTERM, exit code {code}")
-    assert code == 1
-    assert not server.state_file.exists()
-    wait_until(lambda: not any(map(_is_alive, children)), "its workers end with their server")
-
-
-def test_the_first_sigterm_finishes_what_is_under_way(spawn_server, credential):
-    server = spawn_server(
-        "w1", workers=1, extra_operations=["tests.integration.pipeline.bad_operations:OPERATIONS"]
-    ).wait_ready()
-    with Client(server.endpoint, credential) as client:
-        for number in range(4):
-            data = Tensor.of(np.full(4, float(number)))
-            client.submit(Call(f"slow{number}", "bad-slow", {"seconds": 0.3}, (data,)))
-        # A connection is read in order: with this answer the server has taken all four.
-        client.ping()
-        server.process.send_signal(signal.SIGTERM)
-        replies = [client.next_outcome() for _ in range(4)]
-    for call, reply in replies:
-        assert isinstance(reply, Reply), reply
-        assert np.array_equal(next(iter(reply.tensors.values())).array(), call.inputs[0].array())
-    assert server.process.wait(300) == 0
+        server.process.send_signal(how)
+        assert server.process.wait(300) == (1 if how == signal.SIGTERM else -signal.SIGKILL)
+    assert how == signal.SIGKILL or not server.state_file.exists()
+    wait_until(lambda: not any(map(is_alive, children)), "its workers end with their server")

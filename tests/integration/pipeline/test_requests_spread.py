@@ -68,12 +68,7 @@ class Site:
             return page.read().decode()
 
     def dispatcher(self, credential, **options):
-        return Dispatcher(
-            self.found().endpoints(),
-            credential,
-            find_servers=self.find,
-            **options,
-        )
+        return Dispatcher(self.found().endpoints(), credential, find_servers=self.find, **options)
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import doctest
 import os
-import subprocess
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.fixtures.documents import ROOT, blocks
+from tests.fixtures.programs import ran
 from tests.integration.spark.conftest import PYTHON
 
 pytestmark = [pytest.mark.spark]
@@ -40,9 +40,7 @@ def test_a_program_prints_what_the_page_shows(code: str, output: str, tmp_path: 
         "PYSPARK_PYTHON": PYTHON,
         "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false pyspark-shell",
     }
-    done = subprocess.run(
-        [PYTHON, str(path)], env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = ran([PYTHON, str(path)], env=environ, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-4000:]
     assert doctest.OutputChecker().check_output(output, done.stdout, FLAGS), done.stdout
 

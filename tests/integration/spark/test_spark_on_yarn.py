@@ -167,10 +167,7 @@ def stats_of(server: Endpoint, site: Site) -> dict[str, int]:
     address = next(node.address for node in site.cluster.plan.workers if node.host == server.host)
     with Client(replace(server, host=address), credential, carriers=("tcp",)) as client:
         stats = client.stats()
-    return {
-        "done": stats["operations"].get("qr", {}).get("done", 0),
-        "duplicates": stats["duplicates"],
-    }
+    return {"done": stats["operations"].get("qr", {}).get("done", 0), "duplicates": stats["duplicates"]}
 
 
 def executor_processes(site: Site, container: str) -> list[int]:

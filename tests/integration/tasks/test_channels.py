@@ -27,7 +27,7 @@ from yarn_accel.core.tasks.worker_messages import (
     parse_order,
 )
 from yarn_accel.errors import AuthenticationError, RejectedError
-from yarn_accel.worker.master_link import REPORT_PATH
+from yarn_accel.worker.service import REPORT_PATH
 
 OTHER_SECRET = b"another application's own secret"
 HEARTBEAT = {"version": 1, "node": "n1", "devices": [], "server": None}

@@ -20,10 +20,13 @@ from jobs.lu_blocks.dag import RESIDUAL_TASK, Tiling, lu_dag, made_matrix, store
 from tests.fixtures import dag_functions
 from tests.fixtures.served_tasks import SECRET, served_tasks
 from yarn_accel.adapters.signed_http import sender_key
+from yarn_accel.core.dags.model import PriorityClass
 from yarn_accel.errors import JobError, RejectedError
 from yarn_accel.launch.outcomes import ask_outcomes, live_dag_outcome
 from yarn_accel.storage import Store
-from yarn_accel.tasks import DagBuilder
+from yarn_accel.tasks import DagBuilder, load_dag_file, plan_dag
+from yarn_accel.tasks.dag_handle import DagHandle
+from yarn_accel.tasks.submission import resume_definition, submit_definition
 
 LIMIT_S = 240.0
 
@@ -100,11 +103,38 @@ def test_a_matrix_is_factorized_by_tiles_on_two_workers(tmp_path: Path) -> None:
     assert last.shape == (32, 32)
     assert not (tmp_path / "factors" / "_temporary").exists()
     assert len(outcome.tasks) == 12
-    assert {each.machine[:2] for each in outcome.tasks} <= {"w0", "w1"}
-    assert outcome.slowdowns[name][-1] == (outcome.dags[name].end_s, outcome.dags[name].slowdown)
+    assert {each.node[:2] for each in outcome.tasks} <= {"w0", "w1"}
+    assert outcome.slowdowns[name][-1] == (outcome.apps[name].end_s, outcome.apps[name].slowdown)
 
 
 @pytest.mark.slow
+def test_a_dag_that_failed_goes_on_from_what_is_done(tmp_path: Path) -> None:
+    runs, path = tmp_path / "runs", tmp_path / "flow.yaml"
+    first = f"echo first >> {runs}; echo 1 > x"
+
+    def plan(second, name, **more):
+        tasks = [
+            {"id": "first", "command": ["sh", "-c", first], "outputs": {"x": 2}},
+            {"id": "second", "command": ["sh", "-c", second], "inputs": ["x"], "outputs": {"y": 2}},
+        ]
+        path.write_text(json.dumps({"output": "out", "max_attempts": 1, "tasks": tasks}))
+        return plan_dag(load_dag_file(path), PriorityClass.BASIC, Store(), name, **more)
+
+    def work(link):
+        failing = plan("cat x > y; exit 3", "run-1")
+        link.run(lambda ask: submit_definition(ask, Store(), failing))
+        with pytest.raises(JobError, match="3"):
+            DagHandle(link, failing).wait(timeout_s=LIMIT_S)
+        again = plan("cat x x > y", "run-2", is_resumed=True)
+        left = link.run(lambda ask: resume_definition(ask, Store(), again))
+        DagHandle(link, left).wait(timeout_s=LIMIT_S)
+        return [each.own_name for each in left.tasks]
+
+    assert on_a_service(tmp_path, work) == ["second"]
+    assert (tmp_path / "out" / "second" / "y").read_text() == "1\n1\n"
+    assert runs.read_text() == "first\n"
+
+
 def test_results_come_back_and_a_failure_has_its_reason(tmp_path: Path) -> None:
     def work(link):
         dag = DagBuilder("sums", packages=["tests.fixtures"], environment={"MORE": "5"})

@@ -82,6 +82,17 @@ def assert_shown(site: Site, name: str, n_done: int) -> None:
     assert 'yarn_accel_master_task_attempts_total{end="done",form="cpu"}' in metrics
     assert name not in metrics
     assert f"{n_done} of {n_done}" in site.run("tasks", "top")
+    (attempt, *log) = site.run("logs", f"{name}/000000").splitlines()
+    assert attempt.startswith("==> attempt_")
+    assert "it begins" in log
+
+    def accounted() -> list[dict[str, Any]]:
+        lines = site.run("tasks", "accounting", "--config", str(site.settings)).splitlines()
+        found = [each for each in map(json.loads, lines) if each["job"] == name]
+        return [each for each in found if each["attempts"] >= n_done]
+
+    (spent,) = site.until("what it used is written", accounted)
+    assert spent["core_s"] > 0
 
 
 def read(url: str) -> str:

@@ -99,7 +99,13 @@ def assert_whole(site: Site, name: str) -> None:
     """Each task's folder is there once, and nothing else is."""
     store = Store(site.cluster.conf_dir)
     names = {uri.rpartition("/")[2] for uri in store.list(f"hdfs:///dags/{name}")}
-    assert names == {"_SUCCESS", "cut", "join", *(f"change-{n}.cut" for n in range(N_PARTS))}
+    assert names == {
+        "_SUCCESS",
+        "_workflow.json",
+        "cut",
+        "join",
+        *(f"change-{n}.cut" for n in range(N_PARTS)),
+    }
     whole = store.read_bytes(f"hdfs:///dags/{name}/join/whole", 1 << 20).decode()
     assert whole == "".join(f"PART {n}\n" * 10 for n in range(N_PARTS))
 

@@ -21,12 +21,13 @@ N_WORKERS, N_SLOTS = 3, 2
 SECTIONS = {
     "app": {"queue": "accel"},
     "worker": {"enabled": True, "memory_mib": 2560, "vcores": N_SLOTS},
-    "tasks": {"min_workers": 1, "max_workers": N_WORKERS, "idle_s": 45.0},
+    # On a busy machine a minute passes between the end of one application and the tasks of the next.
+    "tasks": {"min_workers": 1, "max_workers": N_WORKERS, "idle_s": 120.0},
 }
 #: GiB: less than the other queue's 60 %, what that of one worker is enough for, what fits beside all workers.
 N_HUNGRY, N_LESS_HUNGRY, N_BESIDE = 7, 5, 3
-#: So long after YARN has said what it will take, it takes it.
-WAIT_MS = {"yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill": "4000"}
+#: So long after YARN has said what it will take, it takes it; a busy master hears of it before.
+WAIT_MS = {"yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill": "15000"}
 
 
 @pytest.fixture(scope="module")

@@ -20,18 +20,18 @@ import pytest
 
 from tests.fixtures.cluster_mode import docker_options
 from tests.integration.testbed.docker_things import docker, in_the_engine
+from tests.integration.testbed.killing import DAEMONS, Moments, Start, kill_launcher
 from yarn_accel.errors import StartupError
 from yarn_accel.testbed import Cluster, UpOptions, take_down
 from yarn_accel.testbed.docker_nodes import check_engine
 from yarn_accel.testbed.preflight import is_port_free
-from yarn_accel.testbed.processes import mark_of, snapshot
 from yarn_accel.testbed.state import ClusterPaths
 
 #: A cluster's start is part of the first test, on a machine that others may keep busy.
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 NAME = "docked"
 Run = Callable[..., subprocess.CompletedProcess[str]]
-WAIT_S = 900.0
+Kill = Callable[[str], ClusterPaths]
 
 
 def small(name: str, **more: Any) -> UpOptions:
@@ -181,46 +181,29 @@ def test_down_leaves_nothing_even_of_a_paused_node(command: Run, docked: Cluster
 # ---- a launcher killed with -9
 
 
-def has_daemon(paths: ClusterPaths, word: str) -> bool:
-    mark = mark_of(paths.name, paths.tag)
-    return any(process.mark == mark and word in " ".join(process.argv) for process in snapshot())
-
-
-MOMENTS: dict[str, Callable[[ClusterPaths], bool]] = {
+MOMENTS: Moments = {
     "spec-written": lambda paths: paths.state_file.exists(),
     "network-made": lambda paths: any(each.startswith("network") for each in in_the_engine(paths.name)),
     "first-container-made": lambda paths: any(
         each.startswith("container") for each in in_the_engine(paths.name)
     ),
     "all-containers-made": lambda paths: len(in_the_engine(paths.name)) == 3,
-    "first-daemon-started": lambda paths: has_daemon(paths, "resourcemanager.ResourceManager"),
-    "hdfs-formatted": lambda paths: paths.namenode_dir.exists(),
-    "workers-started": lambda paths: has_daemon(paths, "datanode.DataNode"),
+    **DAEMONS,
 }
 
 
-def kill_launcher_at(moment: str, start: Callable[..., subprocess.Popen[str]]) -> ClusterPaths:
-    paths = ClusterPaths.of("killed")
-    launcher = start(*words(small("killed")))
-    deadline = time.monotonic() + WAIT_S
-    while not MOMENTS[moment](paths):
-        assert launcher.poll() is None, f"the launcher ended before {moment}"
-        assert time.monotonic() < deadline, f"{moment} did not come"
-        time.sleep(0.002)
-    launcher.kill()
-    launcher.wait()
-    return paths
+@pytest.fixture
+def kill(start_command: Start) -> Kill:
+    """Kill the launcher of a small cluster at one of the moments."""
+    return lambda moment: kill_launcher(start_command, words(small("killed")), MOMENTS, moment)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_down_leaves_nothing_of_a_killed_launcher(
-    moment: str,
-    start_command: Callable[..., subprocess.Popen[str]],
-    command: Run,
-    trace: Callable[[str], set[str]],
+    moment: str, kill: Kill, command: Run, trace: Callable[[str], set[str]]
 ) -> None:
-    kill_launcher_at(moment, start_command)
+    kill(moment)
     done = command("down", "killed")
     assert done.returncode == 0, done.stderr
     assert in_the_engine("killed") == set()
@@ -230,10 +213,8 @@ def test_down_leaves_nothing_of_a_killed_launcher(
 
 
 @pytest.mark.slow
-def test_down_needs_the_labels_alone(
-    start_command: Callable[..., subprocess.Popen[str]], command: Run, trace: Callable[[str], set[str]]
-) -> None:
-    paths = kill_launcher_at("all-containers-made", start_command)
+def test_down_needs_the_labels_alone(kill: Kill, command: Run, trace: Callable[[str], set[str]]) -> None:
+    paths = kill("all-containers-made")
     shutil.rmtree(paths.root)
     done = command("down", "killed")
     assert done.returncode == 0, done.stderr
@@ -242,10 +223,8 @@ def test_down_needs_the_labels_alone(
 
 
 @pytest.mark.slow
-def test_up_finishes_what_was_begun(
-    start_command: Callable[..., subprocess.Popen[str]], command: Run, trace: Callable[[str], set[str]]
-) -> None:
-    kill_launcher_at("first-container-made", start_command)
+def test_up_finishes_what_was_begun(kill: Kill, command: Run, trace: Callable[[str], set[str]]) -> None:
+    kill("first-container-made")
     done = command(*words(small("killed")))
     assert done.returncode == 0, done.stderr
     assert Cluster.open("killed").status().is_healthy

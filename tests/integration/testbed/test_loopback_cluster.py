@@ -11,7 +11,8 @@ import pytest
 
 from yarn_accel.errors import ConfigError
 from yarn_accel.testbed import Cluster, UpOptions
-from yarn_accel.testbed.daemons import get_json, running_nodemanagers
+from yarn_accel.testbed.daemons import Pages, get_json
+from yarn_accel.testbed.state import ClusterPaths
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.loopback]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -45,7 +46,7 @@ def test_a_loopback_cluster_from_up_to_down(
     loop: Cluster, command: Run, trace: Callable[[str], set[str]]
 ) -> None:
     assert loop.status().is_healthy
-    assert running_nodemanagers(loop.plan) == {"127.0.0.11", "127.0.0.12"}
+    assert Pages(loop.plan, ClusterPaths.of("loop")).running_nodemanagers() == {"127.0.0.11", "127.0.0.12"}
     _check_data_path(loop)
     done = command("up", "loop", "--mode", "loopback")
     assert done.returncode == 0, done.stderr

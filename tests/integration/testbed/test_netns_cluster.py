@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.programs import ran
 from yarn_accel.errors import ClusterError, ConfigError
 from yarn_accel.testbed import Cluster
 from yarn_accel.testbed.daemons import get_json
@@ -89,9 +90,7 @@ def test_exec_enters_the_node_and_hands_back_what_happened(cluster: Cluster, com
     # Docker's command reports a signal as shells do.
     is_docker = cluster.plan.mode is NetworkMode.DOCKER
     assert ended.returncode == (128 + signal.SIGTERM if is_docker else -signal.SIGTERM)
-    own = subprocess.run(
-        cluster.exec_argv("w1", ["hostname", "-i"]), capture_output=True, text=True, check=True
-    )
+    own = ran(cluster.exec_argv("w1", ["hostname", "-i"]), check=True)
     assert own.stdout.strip() == cluster.plan.node("w1").address
 
 

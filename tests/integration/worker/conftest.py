@@ -45,7 +45,9 @@ class WorkerSite:
         return process
 
     def log(self, order: AttemptOrder, worker: str = "w1") -> str:
-        return (self.folder / worker / "logs" / f"{order.attempt}.log").read_text()
+        """What an attempt has printed; there is no file of one that has printed nothing."""
+        path = self.folder / worker / "logs" / f"{order.attempt}.log"
+        return path.read_text() if path.exists() else ""
 
     def task(self, *argv: str, text: str | None = None, output: bool = True, **more: Any) -> AttemptOrder:
         """An attempt of a job of its own; its input is this text."""

@@ -27,7 +27,7 @@ from yarn_accel.core.tasks.worker_messages import (
     order_document,
     parse_report,
 )
-from yarn_accel.worker.master_link import REPORT_PATH
+from yarn_accel.worker.service import REPORT_PATH
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 _HOLD_S = 1.0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
+import threading
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +17,19 @@ from tests.integration.worker.conftest import WorkerSite
 from tests.integration.worker.test_attempts import pid_in
 from tests.integration.worker.test_functions import call, result
 from yarn_accel.core.tasks.attempt_orders import AttemptId, AttemptOrder, TaskFolder
-from yarn_accel.core.tasks.worker_messages import AttemptOutcome
+from yarn_accel.core.tasks.values import FormDemand
+from yarn_accel.core.tasks.worker_messages import (
+    AttemptOutcome,
+    AttemptPhase,
+    AttemptReport,
+    OrderNumber,
+    WorkerOrder,
+    WorkerReport,
+)
+from yarn_accel.local_filesystem import Buffer
+from yarn_accel.storage import Store
+from yarn_accel.worker.config import WorkerConfig
+from yarn_accel.worker.service import WorkerService
 
 
 def again(order: AttemptOrder, number: int = 1) -> AttemptOrder:
@@ -50,8 +65,11 @@ def test_a_command_finds_its_inputs_and_its_files_are_committed_together(
     assert end.measured.read_bytes == 3_000_002 + len("line\n")
     assert end.measured.read_s > 0
     assert end.measured.read_s + end.measured.compute_s == pytest.approx(end.wall_s)
-    end = site.master.run(again(replace(order, argv=("false",), input=None)))
-    assert (end.outcome, end.was_done_before) == (AttemptOutcome.DONE, True)
+    # Another attempt, and the first one of another application with the same folder.
+    other = site.task("false", output=False, output_folder=target)
+    for later in (again(replace(order, argv=("false",), input=None)), other):
+        end = site.master.run(later)
+        assert (end.outcome, end.was_done_before) == (AttemptOutcome.DONE, True)
 
 
 @pytest.mark.usefixtures("w1")
@@ -73,6 +91,86 @@ def test_what_a_task_left_is_linked_for_the_next_one_on_its_worker(site: WorkerS
     third = site.task("sh", "-c", "cat in", output=False, inputs=taken)
     end = site.master.run(third)
     assert (site.log(third), end.measured.read_bytes) == ("newer\n", 6)
+
+
+@pytest.mark.usefixtures("w1")
+def test_the_inputs_of_an_attempt_come_while_it_waits(site: WorkerSite, tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(b"x" * 2_345_678)
+    script = "until find ../.files -size 2345678c | grep -q . ; do sleep 0.02; done"
+    first = site.task("sh", "-c", script, output=False, demand=FormDemand(4, 0, 0))
+    order = site.task("wc", "-c", "in", output=False, inputs=(("in", f"file://{tmp_path}/big"),))
+    site.master.list(first, order)
+    end = site.master.end_of(order.attempt)
+    assert (end.outcome, end.measured.read_bytes) == (AttemptOutcome.DONE, 0)
+    assert site.log(order) == "2345678 in\n"
+
+
+class HeldStore(Store):
+    """A storage that is slow: no file is written before it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+
+    def write_new(self, uri: str, parts: Iterable[Buffer]) -> int:
+        assert self.let_go.wait(240.0)
+        return super().write_new(uri, parts)
+
+
+class ListedLink:
+    """A master in this process: it lists some attempts, and keeps what is reported."""
+
+    def __init__(self) -> None:
+        self.listed: tuple[AttemptOrder, ...] = ()
+        self.sequence = 0
+        self._reports: asyncio.Queue[WorkerReport] = asyncio.Queue()
+
+    async def exchange(self, report: WorkerReport) -> WorkerOrder:
+        self.sequence += 1
+        self._reports.put_nowait(report)
+        await asyncio.sleep(0.01)
+        return WorkerOrder(OrderNumber(1, self.sequence), report.incarnation, report.sequence, self.listed)
+
+    async def ended(self, order: AttemptOrder) -> dict[AttemptId, AttemptReport]:
+        """The attempts of the first report that has the end of this one."""
+        while True:
+            report = await asyncio.wait_for(self._reports.get(), 240.0)
+            held = {each.attempt: each for each in report.attempts}
+            if order.attempt in held and held[order.attempt].phase is AttemptPhase.ENDED:
+                return held
+
+    async def taken(self) -> None:
+        """What is listed now was taken by the worker."""
+        number = OrderNumber(1, self.sequence + 1)
+        while ((await asyncio.wait_for(self._reports.get(), 240.0)).order or (0, 0)) < number:
+            pass
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+async def test_the_next_task_runs_while_an_output_is_written(
+    site: WorkerSite, tmp_path: Path, is_dropped: bool
+) -> None:
+    target = site.leaving("out")
+    first = site.task("sh", "-c", "echo x > out", output=False, output_folder=target)
+    second = site.task("true", output=False)
+    config = WorkerConfig(
+        node="n", worker="n", work_dir=str(tmp_path / "work"), log_dir=str(tmp_path / "logs")
+    )
+    link, store, stop = ListedLink(), HeldStore(), asyncio.Event()
+    link.listed = (first, second)
+    working = asyncio.create_task(WorkerService(config, link, store).run_until(stop))
+    held = await link.ended(second)
+    assert held[first.attempt].phase is AttemptPhase.RUNNING, "its output is not there"
+    if is_dropped:  # from now on it must write nothing more
+        link.listed = (second,)
+        await link.taken()
+    store.let_go.set()
+    end = (await link.ended(first))[first.attempt].end
+    assert end is not None
+    assert end.outcome is (AttemptOutcome.CANCELLED if is_dropped else AttemptOutcome.DONE)
+    assert site.left(target) == ({} if is_dropped else {"out": "x\n"})
+    stop.set()
+    assert await working == 0
 
 
 @pytest.mark.usefixtures("w1")

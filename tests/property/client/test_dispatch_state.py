@@ -30,26 +30,14 @@ class World:
     """Carries commands out as servers would that do what the test says, and checks that they make sense."""
 
     def __init__(self, has_fallback, max_moves):
-        settings = {
-            "patience_s": PATIENCE_S,
-            "max_attempts": MAX_ATTEMPTS,
-            "connect_timeout_s": 3.0,
-            "has_fallback": has_fallback,
-        }
-        self.has_fallback = has_fallback
+        settings = {"patience_s": PATIENCE_S, "max_attempts": MAX_ATTEMPTS, "connect_timeout_s": 3.0}
+        settings["has_fallback"] = self.has_fallback = has_fallback
         self.state = DispatchState(lambda: 1.0, **settings)
         self.looks_always = LooksAlways(lambda: 1.0, **settings)
-        self.max_moves = max_moves
-        self.now_s = 0.0
-        self.reachable = set(SERVERS)
-        self.connect_s = 0.0
-        self.at = {}
-        self.draining = set()
-        self.recalled, self.cancelled = set(), set()
-        self.computing = None
-        self.submitted, self.outcomes, self.n_sent, self.n_cancelled = [], [], {}, {}
-        self.events = []
-        self.seq = 0
+        self.max_moves, self.reachable = max_moves, set(SERVERS)
+        self.now_s, self.connect_s, self.seq, self.computing = 0.0, 0.0, 0, None
+        self.at, self.draining, self.recalled, self.cancelled = {}, set(), set(), set()
+        self.submitted, self.outcomes, self.n_sent, self.n_cancelled, self.events = [], [], {}, {}, []
 
     def apply(self, *event):
         self.events.append(event)

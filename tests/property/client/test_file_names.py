@@ -1,7 +1,5 @@
 """A name means one file, whoever reads it: server, fallback, tasks, a path of the caller."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 
@@ -15,41 +13,12 @@ from yarn_accel.storage import Store
 from yarn_accel.tasks import load_app, plan_app
 from yarn_accel.uris import normalised, split_uri
 
-PIECES = st.sampled_from(
-    [
-        "a",
-        "b",
-        "%20",
-        " ",
-        "#",
-        "?",
-        "\t",
-        "\n",
-        "\\",
-        "%",
-        "%2F",
-        "+",
-        ":",
-        ";",
-        "~",
-        "é",
-        ".",
-        "'",
-        '"',
-        "&",
-    ]
-)
-NAMES = (
-    st.lists(PIECES, min_size=1, max_size=6)
-    .map("".join)
-    .filter(
-        # Hadoop's input formats and ours skip these.
-        lambda name: not name.startswith(".")
-    )
-)
+PIECES = st.sampled_from([*"ab #?\t\n\\%+:;~é.'\"&", "%20", "%2F"])
+# Hadoop's input formats and ours skip those that begin with a dot.
+NAMES = st.lists(PIECES, min_size=1, max_size=6).map("".join).filter(lambda name: not name.startswith("."))
 
 
-def echo(given_input: object) -> bytes:
+def echo(given_input):
     (tensor,) = LocalExecutor().call(Call.of("echo", given_input, key="k")).tensors.values()
     return bytes(tensor.array().tobytes())
 
@@ -57,7 +26,7 @@ def echo(given_input: object) -> bytes:
 @settings(max_examples=examples(200), deadline=None)
 @given(names=st.sets(NAMES, min_size=1, max_size=6), folder=NAMES)
 @example(names={"a b", "a%20b", "a#b", "a?b", "a\tb", "ab", "a\nb"}, folder="in%20 #put")
-def test_a_folder_neither_loses_nor_doubles_a_file(names: set[str], folder: str) -> None:
+def test_a_folder_neither_loses_nor_doubles_a_file(names, folder):
     with tempfile.TemporaryDirectory() as base:
         home = Path(base, folder)
         home.mkdir()
@@ -84,7 +53,7 @@ def test_a_folder_neither_loses_nor_doubles_a_file(names: set[str], folder: str)
         assert len(tasks) == len(names)
 
 
-def repr_yaml(text: str) -> str:
+def repr_yaml(text):
     return '"' + "".join(f"\\U{ord(letter):08x}" for letter in text) + '"'
 
 
@@ -100,7 +69,7 @@ ODD = st.one_of(
 @settings(max_examples=examples(300), deadline=None)
 @given(ODD)
 @example("file:///a/../b")
-def test_server_and_fallback_refuse_the_same_names_with_one_line(uri: str) -> None:
+def test_server_and_fallback_refuse_the_same_names_with_one_line(uri):
     try:
         plain, why = normalised(uri), ""
     except RejectedError as error:

@@ -5,6 +5,7 @@ stops, the truth must become the target within bounded virtual time.
 """
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.examples import ALL, examples
 from tests.unit.core.application import noise
-from tests.unit.core.application.virtual_cluster import AGENT, VirtualCluster
+from tests.unit.core.application.virtual_cluster import AGENT, QUICK, VirtualCluster
 from yarn_accel.core.binding import make
 
 POLICIES = ("paper", "weighted", "container")
@@ -58,6 +59,21 @@ def test_long_noise_ends_well(seed):
         noise.make_noise(cluster, rng, rng.randint(0, 25))
         noise.make_noise(cluster, rng, 1, noise.FAULTS)
     noise.assert_calm_ends_well(cluster)
+
+
+@pytest.mark.parametrize("seed", range(30 if ALL else 3))
+def test_servers_go_when_nobody_needs_them_and_return_when_somebody_asks(seed):
+    rng = random.Random(seed)
+    cluster = VirtualCluster(lambda: make(POLICIES[seed % 3]), replace(QUICK, idle_release_s=8.0))
+    noise.populate(cluster)
+    faults = {what: n for what, n in noise.FAULTS.items() if what is not noise.an_admin_stops}
+    for _ in range(20):
+        noise.make_noise(cluster, rng, rng.randint(0, 25))
+        noise.make_noise(cluster, rng, 1, {**faults, noise.tasks_come_or_go: 6})
+    for is_wanted in (False, True, False, True):
+        cluster.are_servers_wanted = is_wanted
+        noise.assert_calm_ends_well(cluster)
+        assert is_wanted or not cluster.endpoints
 
 
 @pytest.mark.parametrize("seed", range(30 if ALL else 3))

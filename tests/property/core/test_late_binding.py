@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.examples import examples
+from yarn_accel.core.late_binding_reports import ClusterCount
 from yarn_accel.core.tasks.late_binding import LateBinder
 from yarn_accel.core.tasks.late_binding.values import (
     ClaimEnded,
@@ -15,7 +16,6 @@ from yarn_accel.core.tasks.late_binding.values import (
     ClaimRenewed,
     ClaimRequest,
     ClaimTimerTicked,
-    ClusterCount,
     ClusterCountsReceived,
     ExpireClaim,
     GrantClaim,

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from tests.examples import ALL, examples
 from tests.unit.core.tasks.service import noise
 from tests.unit.core.tasks.service.world import SETTINGS, SMALL, World, app
-from yarn_accel.core.dags.live.lying import MOST_LYING
 from yarn_accel.core.dags.live.policy import LiveDagPolicy
+from yarn_accel.core.dags.live.queues import MOST_QUEUED
 from yarn_accel.core.dags.model import DagTerms, PriorityClass
 from yarn_accel.core.dags.policies.registry import DAG_POLICIES, make_dag_policy
 from yarn_accel.core.tasks.learning import FigureStore
+from yarn_accel.core.tasks.records import TaskState
 from yarn_accel.core.tasks.service import events as ev
 from yarn_accel.core.tasks.service.journal import decode_journal
-from yarn_accel.core.tasks.service.state import TaskState
 from yarn_accel.core.tasks.values import AppId
 
 DAG_SETTINGS = replace(
@@ -28,7 +28,7 @@ DAG_SETTINGS = replace(
     sizes=(replace(SMALL, max_workers=3),),
     takes_dags=True,
     policy="mps",
-    listed_per_core=MOST_LYING,
+    listed_per_core=MOST_QUEUED,
 )
 
 
@@ -57,7 +57,7 @@ class DagWorld(World):
         self.apply(ev.PauseRequested(AppId(name), is_paused, self.now_s))
 
     def task_states(self, name):
-        return {task.id: task.state for task in self.service._parts.state.apps[AppId(name)].tasks}
+        return {task.id: task.state for task in self.service.table.apps[AppId(name)].tasks}
 
 
 def dag(rng, name, n_tasks, terms, **more):
@@ -113,6 +113,45 @@ def test_all_ends_well(policy, faults, seed):
     resume(world)
     world.calm(1500)
     world.assert_ended_well()
+
+
+class ForgetfulWorld(DagWorld):
+    """Drops before each event what rows of the plan say of tasks that have not changed."""
+
+    def apply(self, event):
+        policy, table = self.service.policy, self.service.table
+        state = policy._inner.state
+        for host in state.machines:
+            if host.running is not None and host.running.task not in table.changed:
+                host.running = None
+        for dag in state.dags.values():
+            app = table.apps.get(AppId(dag.dag_id))
+            if app is not None and not app.is_over:
+                dag.pool, dag.running, dag.n_left = [], [], -1
+                for row in dag.tasks:
+                    row.n_parents_left = -1
+                    row.state = row.state if row.task in table.changed else None
+        policy.follow(table)
+        super().apply(event)
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(
+    policy=st.sampled_from(sorted(DAG_POLICIES)),
+    faults=st.lists(st.sampled_from(FAULTS), min_size=5, max_size=30),
+    seed=st.integers(0, 2**32),
+)
+def test_a_policy_whose_rows_are_made_again_decides_the_same(policy, faults, seed):
+    decided = []
+    for kind in (DagWorld, ForgetfulWorld):
+        world = kind(policy, seed)
+        world.behaviour = noise.behave(world)
+        for happens in faults:
+            happens(world)
+        resume(world)
+        world.calm(1500)
+        decided.append((world.history, world.disk))
+    assert decided[0] == decided[1]
 
 
 @pytest.mark.parametrize("seed", range(20 if ALL else 3))
@@ -230,7 +269,7 @@ def test_changes_of_the_plan_are_no_moves():
     for _ in range(40):
         world.run(1)
         apps = world.service.snapshot()["apps"]
-        for each in world.service._parts.policy._inner.state.dags.values():
+        for each in world.service.policy._inner.state.dags.values():
             assert sum(task.n_moves for task in each.tasks) <= apps[each.dag_id]["dag"]["n_moved"]
 
 
@@ -282,3 +321,34 @@ def test_what_a_dag_takes_alone_is_known_to_the_master_after_its_last_task(is_sh
     assert later == known
     assert later["own_makespan_s"] > 0
     assert later["core_s_after"] > later["core_s_before"] == 0.0
+
+
+def test_the_slowdown_that_is_shown_of_a_dag_that_waits_is_what_it_turns_out_to_be(monkeypatch):
+    """A deep DAG behind a wide one, first come, first served; by equation (3)."""
+    world = DagWorld("fcfs", behaviour=lambda order, worker: "done")
+    monkeypatch.setattr(world.rng, "uniform", lambda *_: 1.0)
+    world.grows = False
+    world.add_worker()
+    world.run(4)
+    started_s, begun = {}, world.begun
+
+    def note(order, worker):
+        started_s[order.task] = world.now_s
+        begun(order, worker)
+
+    monkeypatch.setattr(world, "begun", note)
+    for name, n_tasks, parents in (("wide", 30, ()), ("deep", 8, range(7))):
+        chain = {number + 1: (number,) for number in parents}
+        made = app(name, n_tasks, chain=chain, output=f"hdfs:///out/{name}")
+        tasks = tuple(replace(each, runtime_s=1.0) for each in made.tasks)
+        world.submit(replace(made, tasks=tasks, dag=DagTerms()))
+    arrived_s, shown = world.now_s, {}
+    while "deep" in (status := world.service.snapshot())["apps"]:
+        shown[world.now_s - arrived_s] = status["apps"]["deep"]["dag"]["sd"]
+        world.step()
+    for since_s, slowdown in shown.items():
+        if 1 < since_s < 8 and since_s % 1:
+            happens_s = started_s[f"deep/{int(since_s)}"] + since_s % 1 - arrived_s
+            assert slowdown == pytest.approx(1 - (happens_s - since_s) / since_s)
+            assert slowdown < 0, "it starves, and does not look undisturbed"
+    assert status["ended"]["deep"]["dag"]["sd"] == pytest.approx(8 / (world.now_s - arrived_s), abs=0.05)

@@ -34,34 +34,12 @@ FOUND = {
     "file": needs(reads=READS, input_bytes=256 * KIB, output_bytes=64 * KIB),
     "both": needs(reads=READS, payload_bytes=50 * KIB, input_bytes=200 * KIB, operation="sum"),
 }
-FAILURES = (
-    e.Failure("rejected", "singular", "no"),
-    e.Failure("internal", "internal-error", "broke"),
-)
+FAILURES = (e.Failure("rejected", "singular", "no"), e.Failure("internal", "internal-error", "broke"))
 #: What happens, and how often.
-STEPS = {
-    "open": 4,
-    "worker": 2,
-    "ask": 40,
-    "ask_shared": 8,
-    "want": 5,
-    "give_back": 2,
-    "arrive": 20,
-    "looked": 8,
-    "read": 8,
-    "wrote": 6,
-    "checked": 6,
-    "storage_fails": 1,
-    "finish_one": 25,
-    "finish_all": 4,
-    "lose": 3,
-    "stop": 3,
-    "go_on": 4,
-    "close": 2,
-    "cancel": 4,
-    "memory_runs_out": 1,
-    "wait": 15,
-}
+STEPS = {"open": 4, "worker": 2, "ask": 40, "ask_shared": 8, "want": 5, "give_back": 2, "arrive": 20}
+STEPS |= {"looked": 8, "read": 8, "wrote": 6, "checked": 6, "storage_fails": 1, "finish_one": 25}
+STEPS |= {"finish_all": 4, "lose": 3, "stop": 3, "go_on": 4, "close": 2, "cancel": 4}
+STEPS |= {"memory_runs_out": 1, "wait": 15}
 
 
 class Walk:

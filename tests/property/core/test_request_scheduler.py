@@ -21,9 +21,7 @@ from tests.unit.core.requests.scheduler_driver import (
     WorkerDown,
     WorkerUp,
 )
-from tests.unit.core.requests.scheduler_driver import (
-    settings as rules,
-)
+from tests.unit.core.requests.scheduler_driver import settings as rules
 
 WEIGHTS = {"a": 1.0, "b": 2.0, "c": 4.0}
 KINDS = ("cpu", "cuda")
@@ -41,24 +39,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         lanes=st.fixed_dictionaries({}, optional={kind: st.integers(1, 3) for kind in KINDS}),
     )
     def start(self, size, max_bytes, delay_s, prefetch_s, lanes):
-        self.settings = rules(
-            WEIGHTS.__getitem__,
-            max_batch_size=size,
-            max_batch_bytes=max_bytes,
-            max_queue_delay_s=delay_s,
-            prefetch_below_s=prefetch_s,
-            lanes=lanes,
-        )
+        values = {"max_batch_size": size, "max_batch_bytes": max_bytes, "max_queue_delay_s": delay_s}
+        values |= {"prefetch_below_s": prefetch_s, "lanes": lanes}
+        self.settings = rules(WEIGHTS.__getitem__, **values)
         self.scheduler = Driver(self.settings)
-        self.now_s = 100.0
-        self.items = {}
-        self.queued = set()
-        self.workers = {}
-        self.on_worker = {}
-        self.fates = {}
-        self.is_open = True
-        self.wake_s = None
-        self.next_id = 0
+        self.now_s, self.wake_s, self.is_open, self.next_id = 100.0, None, True, 0
+        self.items, self.queued, self.workers, self.on_worker, self.fates = {}, set(), {}, {}, {}
 
     def apply(self, event):
         if self.wake_s is not None and self.wake_s <= self.now_s:
@@ -114,10 +100,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def arrive(self, tenant, priority, batch_key, n_bytes, expected_s, due_in_s):
         self.next_id += 1
-        due_s = 0.0 if due_in_s is None else self.now_s + due_in_s
-        item = Item(
-            self.next_id, tenant, priority, batch_key, n_bytes, expected_s, due_s, arrived_s=self.now_s - 1
-        )
+        times_s = 0.0 if due_in_s is None else self.now_s + due_in_s, self.now_s - 1
+        item = Item(self.next_id, tenant, priority, batch_key, n_bytes, expected_s, *times_s)
         self.items[item.id] = item
         self.queued.add(item.id)
         self.apply(Arrived(item, self.now_s))

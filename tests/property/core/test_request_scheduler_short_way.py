@@ -19,9 +19,7 @@ from tests.unit.core.requests.scheduler_driver import (
     WorkerDown,
     WorkerUp,
 )
-from tests.unit.core.requests.scheduler_driver import (
-    settings as rules,
-)
+from tests.unit.core.requests.scheduler_driver import settings as rules
 
 WEIGHTS = {"a": 1.0, "b": 3.0, "c": 0.5}
 TIMES = st.sampled_from([0.0, 0.0001, 0.003, 0.02, 1.0])

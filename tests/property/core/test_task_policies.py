@@ -7,19 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.fixtures.driven_policy import DrivenPolicy
+from tests.fixtures.task_events import AppSubmitted, ResourceJoined, TaskEnded, TasksReady
 from tests.fixtures.task_world import MB, TaskWorld, app_spec, resource_spec, task_ids
+from yarn_accel.core.dags.events import Decide, TaskStarted
 from yarn_accel.core.tasks.commands import EnqueueTask, StartTask
-from yarn_accel.core.tasks.events import (
-    AppSubmitted,
-    Decide,
-    EndReason,
-    IoSampled,
-    ResourceJoined,
-    TaskEnded,
-    TaskMeasurement,
-    TasksReady,
-    TaskStarted,
-)
+from yarn_accel.core.tasks.events import EndReason, IoSampled, TaskMeasurement
 from yarn_accel.core.tasks.policies import POLICIES, make
 from yarn_accel.core.tasks.values import Form
 
@@ -81,7 +74,7 @@ def test_every_task_ends_once_within_the_limits(name, option, drawn_nodes, drawn
         # The next heartbeat: a first task may wait for a node where nobody reads.
         made.now_s += 31
     assert len(made.done) == sum(n for _, _, n, _, _ in drawn_apps)
-    assert made.policy.state.apps == {}
+    assert made.policy.table.apps == {}
 
 
 @settings(max_examples=examples(60))
@@ -130,7 +123,7 @@ def history(policy, drawn_nodes, drawn_apps):
 @settings(max_examples=examples(150))
 @given(names, options, nodes, apps, st.data())
 def test_events_of_one_moment_may_come_in_any_order(name, option, drawn_nodes, drawn_apps, data):
-    first, second = make(name, option), make(name, option)
+    first, second = DrivenPolicy(make(name, option)), DrivenPolicy(make(name, option))
     commands = history(first, drawn_nodes, drawn_apps)
     assert commands == history(second, drawn_nodes, drawn_apps)
     facts = []

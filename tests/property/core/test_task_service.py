@@ -14,10 +14,12 @@ from tests.examples import ALL, examples
 from tests.unit.core.tasks.service import noise
 from tests.unit.core.tasks.service.policies import RestlessPolicy, first_come
 from tests.unit.core.tasks.service.world import World, app
-from yarn_accel.core.tasks.policies import make
+from yarn_accel.core.tasks.learning import FigureStore
+from yarn_accel.core.tasks.policies import POLICIES, make
+from yarn_accel.core.tasks.records import NO_BELIEFS
 from yarn_accel.core.tasks.service.journal import decode_journal, encode_records
+from yarn_accel.core.tasks.service.journaled_table import JournaledTable
 from yarn_accel.core.tasks.service.records import decode_record, encode_record
-from yarn_accel.core.tasks.service.replay import ServiceState
 
 MAKERS = {
     "restless": RestlessPolicy,
@@ -48,6 +50,36 @@ def test_all_ends_well(maker, faults, seed):
         happens(world)
     world.calm(1500)
     world.assert_ended_well()
+
+
+class ForgetfulWorld(World):
+    """Makes its policy anew before each event, and drops what was computed of applications."""
+
+    def apply(self, event):
+        self.policy = self.service.attempts.policy = self.make_policy()
+        self.policy.follow(self.service.table)
+        for each in self.service.table.apps.values():
+            each.beliefs = NO_BELIEFS
+        super().apply(event)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    name=st.sampled_from(sorted(POLICIES)),
+    n_next=st.integers(0, 1),
+    faults=st.lists(st.sampled_from(noise.FAULTS), min_size=5, max_size=30),
+    seed=st.integers(0, 2**32),
+)
+def test_a_policy_without_its_caches_decides_the_same(name, n_next, faults, seed):
+    decided = []
+    for kind in (World, ForgetfulWorld):
+        figures = FigureStore()
+        world = kind(lambda: make(name, {"next_tasks_per_slot": n_next}), seed, figures=figures)
+        world.behaviour = noise.behave(world)
+        for happens in faults:
+            happens(world)
+        decided.append((world.history, world.disk, figures.to_document()))
+    assert decided[0] == decided[1]
 
 
 @pytest.mark.parametrize("seed", range(20 if ALL else 3))
@@ -102,17 +134,17 @@ def test_a_shortened_journal_makes_the_same_state(faults, seed):
 
 
 def replayed(records):
-    state = ServiceState(max_crashes=10, n_ended=1000, n_ended_tasks=1000)
-    state.is_replaying = True
+    table = JournaledTable(max_crashes=10, n_ended=1000, n_ended_tasks=1000)
+    table.is_replaying = True
     for record in records:
-        state.apply(decode_record(record))
-    return state
+        table.apply(decode_record(record))
+    return table
 
 
-def described(state):
+def described(table):
     tasks = {
         task.id: (task.state, task.n_attempts, task.n_failures, task.n_crashes, task.n_missing, task.error)
-        for task in state.tasks.values()
+        for task in table.tasks.values()
     }
     workers = {
         worker.id: (
@@ -121,11 +153,11 @@ def described(state):
             [each.attempt for each in worker.queue],
             {name: each.drop for name, each in worker.dropped.items()},
         )
-        for worker in state.workers.values()
+        for worker in table.workers.values()
     }
     apps = {
         app.id: (app.number, app.counts, app.is_over, app.error, app.begun_at, app.history.tasks)
-        for app in state.apps.values()
+        for app in table.apps.values()
     }
-    ended = {each.app: (replace(each, history=None), each.history.tasks) for each in state.ended.values()}
-    return tasks, workers, apps, ended, state.started_ms, state.n_apps
+    ended = {each.app: (replace(each, history=None), each.history.tasks) for each in table.ended.values()}
+    return tasks, workers, apps, ended, table.started_ms, table.n_apps

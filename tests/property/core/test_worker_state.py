@@ -25,6 +25,7 @@ from yarn_accel.core.tasks.worker_state import (
     ClockTicked,
     MemoryMeasured,
     OrderReceived,
+    ProcessesEnded,
     RunEnded,
     StartAttempt,
     StopAttempt,
@@ -101,6 +102,7 @@ class World:
                     self._send,
                     self._deliver_report,
                     self._deliver_order,
+                    self._write,
                     self._end,
                     self._tick,
                 ]
@@ -155,6 +157,11 @@ class World:
             again = self._chance.random() < 0.3
             order = self._orders[at] if again else self._orders.pop(at)
             self._apply(self._state.apply(OrderReceived(parse_order(order_document(order)), self._now_s)))
+
+    def _write(self) -> None:
+        if self._running:
+            id_ = self._chance.choice(sorted(self._running))
+            self._apply(self._state.apply(ProcessesEnded(id_, self._now_s)))
 
     def _end(self) -> None:
         if self._running:

@@ -17,96 +17,55 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from yarn_accel import wire
 from yarn_accel.errors import AuthenticationError, LocalProtocolError, RemoteProtocolError, UnavailableError
-from yarn_accel.wire import (
-    MEMFD,
-    NEED_DATA,
-    Busy,
-    Cancel,
-    ClientConnection,
-    Closed,
-    Drain,
-    Failed,
-    GiveBack,
-    Goodbye,
-    Lend,
-    Lent,
-    Limits,
-    NamedTensor,
-    PayloadComplete,
-    Ping,
-    Placement,
-    Progress,
-    RemoteInput,
-    Request,
-    Result,
-    ServerConnection,
-    State,
-    Stats,
-    TensorSpec,
-)
 from yarn_accel.wire.credential import issue
 
 MASTER = bytes(range(32))
 CREDENTIAL = issue(MASTER, "alice", 2_000_000_000, "k1")
-LIMITS = Limits(header_bytes=1 << 20, payload_bytes=1 << 40)
+LIMITS = wire.Limits(header_bytes=1 << 20, payload_bytes=1 << 40)
 BUFFER_BYTES = 32 * 1024
 ERRORS = (RemoteProtocolError, AuthenticationError, UnavailableError)
-SPEC = TensorSpec("<f4", (4, 4))
+SPEC = wire.TensorSpec("<f4", (4, 4))
 DATA = [bytes(range(64))]
 
 FROM_CLIENT = (
-    (Request(1, "k1", "lu", {"form": "packed"}, (SPEC,), "", 1.5), DATA),
-    (Request(2, "k2", "lu", {}, (SPEC,), placement=Placement(1, (64,)), keep_inputs=True), ()),
-    (Request(3, "k3", "gemm", {}, (RemoteInput("hdfs:///a"), SPEC), "hdfs:///out", 0.0, -3), DATA),
-    (Cancel(3), ()),
-    (Lend(4, 1 << 20), ()),
-    (GiveBack(1), ()),
-    (Ping(9), ()),
-    (Goodbye("bye", "done"), ()),
+    (wire.Request(1, "k1", "lu", {"form": "packed"}, (SPEC,), "", 1.5), DATA),
+    (wire.Request(2, "k2", "lu", {}, (SPEC,), placement=wire.Placement(1, (64,)), keep_inputs=True), ()),
+    (wire.Request(3, "k3", "gemm", {}, (wire.RemoteInput("hdfs:///a"), SPEC), "hdfs:///out", 0.0, -3), DATA),
+    (wire.Cancel(3), ()),
+    (wire.Lend(4, 1 << 20), ()),
+    (wire.GiveBack(1), ()),
+    (wire.Ping(9), ()),
+    (wire.Goodbye("bye", "done"), ()),
 )
 FROM_SERVER = (
-    (Result(1, {"n": 4}, (NamedTensor("lu", SPEC),), "w1", "cpu", {"total": 0.5}, 64, 64), DATA),
-    (Result(2, {}, (NamedTensor("q", SPEC),), "w1", "cpu", {}, 64, 64, Placement(1, (64,))), ()),
-    (Failed(3, "rejected", "singular", "order 3"), ()),
-    (Busy(4, 0.5, "again: worker 1 died"), ()),
-    (Progress(5, "compute", 1.0), ()),
-    (Lent(4, 1, 1 << 20), ()),
-    (Stats(6, {"done": 3, "by": {"lu": [1, 2.5, None]}}), ()),
-    (Drain("soon"), ()),
+    (wire.Result(1, {"n": 4}, (wire.NamedTensor("lu", SPEC),), "w1", "cpu", {"total": 0.5}, 64, 64), DATA),
+    (
+        wire.Result(2, {}, (wire.NamedTensor("q", SPEC),), "w1", "cpu", {}, 64, 64, wire.Placement(1, (64,))),
+        (),
+    ),
+    (wire.Failed(3, "rejected", "singular", "order 3"), ()),
+    (wire.Busy(4, 0.5, "again: worker 1 died"), ()),
+    (wire.Progress(5, "compute", 1.0), ()),
+    (wire.Lent(4, 1, 1 << 20), ()),
+    (wire.Stats(6, {"done": 3, "by": {"lu": [1, 2.5, None]}}), ()),
+    (wire.Drain("soon"), ()),
 )
 SAID = {"client": FROM_CLIENT, "server": FROM_SERVER}
 OTHER = {"client": "server", "server": "client"}
 #: What headers are broken with: numbers at the edges, other types, forbidden text, deep nesting.
 ODD_JSON = (
-    b"-1",
-    b"0",
-    b"9007199254740993",
-    b"99999999999999999999999",
-    b"1e308",
-    b"1e999",
-    b"NaN",
-    b"true",
-    b"null",
-    b'""',
-    b"[]",
-    b"{}",
-    b'"\\ud800"',
-    b'"\\u0000"',
-    b"[" * 40,
-    b"[[[[1]]]]",
-    b'{"uri":"hdfs:///x"}',
-    b"281474976710655",
+    *b"-1 0 9007199254740993 99999999999999999999999 281474976710655 1e308 1e999 NaN true null".split(),
+    *(b'""', b"[]", b"{}", b'"\\ud800"', b'"\\u0000"', b"[" * 40, b"[[[[1]]]]", b'{"uri":"hdfs:///x"}'),
 )
 
 
 def ends(checksum):
-    options = {"limits": LIMITS, "capabilities": (MEMFD,)}
-    client = ClientConnection(CREDENTIAL, b"c" * 32, (checksum,), **options)
-    return {
-        "client": client,
-        "server": ServerConnection(MASTER, b"s" * 32, 1000.0, "w1", (checksum,), **options),
-    }
+    options = {"limits": LIMITS, "capabilities": (wire.MEMFD,)}
+    client = wire.ClientConnection(CREDENTIAL, b"c" * 32, (checksum,), **options)
+    server = wire.ServerConnection(MASTER, b"s" * 32, 1000.0, "w1", (checksum,), **options)
+    return {"client": client, "server": server}
 
 
 @functools.lru_cache
@@ -129,7 +88,7 @@ def opened(checksum="crc32"):
         end.data_to_send()
         end.checksum = checksum
         end._use_keys(b"k" * 32, b"t" * 32)
-        end._open((MEMFD,), (MEMFD,))
+        end._open((wire.MEMFD,), (wire.MEMFD,))
     return pair
 
 
@@ -199,9 +158,9 @@ class Listener:
         self._payload = None
 
     def hear(self):
-        while not self.is_closed and (event := self.end.next_event()) is not NEED_DATA:
+        while not self.is_closed and (event := self.end.next_event()) is not wire.NEED_DATA:
             self.end.data_to_send()
-            if isinstance(event, PayloadComplete):
+            if isinstance(event, wire.PayloadComplete):
                 event, self._payload = self._payload, None
             self.events.append(event)
             if self.end.payload_left > 4096:
@@ -212,7 +171,7 @@ class Listener:
 
     @property
     def is_closed(self):
-        return bool(self.events) and isinstance(self.events[-1], Closed)
+        return bool(self.events) and isinstance(self.events[-1], wire.Closed)
 
 
 def attack(rng, end, data, outcomes):
@@ -226,12 +185,12 @@ def attack(rng, end, data, outcomes):
         outcomes["closed cleanly"] += 1
     except ERRORS as error:
         outcomes[type(error).__name__] += 1
-        assert end.state is State.CLOSED
+        assert end.state is wire.State.CLOSED
         assert len(str(error)) < 4000
         with pytest.raises(LocalProtocolError):
             end.next_event()
     assert len(end._buffer) <= max(BUFFER_BYTES, 2 * len(data))
-    return [event for event in listener.events if not isinstance(event, Closed)]
+    return [event for event in listener.events if not isinstance(event, wire.Closed)]
 
 
 def run_handshake(rng, n_cases):
@@ -276,11 +235,7 @@ def run_gone_bad(rng, n_cases):
         attacked = ("server", "client")[case % 2]
         pair = opened("none")
         message, payload = rng.choice(SAID[OTHER[attacked]])
-        head = (
-            pair["client"].send_head(message)[0]
-            if attacked == "server"
-            else pair["server"].send_head(message)[0]
-        )
+        head = pair[OTHER[attacked]].send_head(message)[0]
         header = break_header(rng, head[32:])
         kind = head[2] if rng.random() < 0.9 else rng.randrange(256)
         varying = head[3] if rng.random() < 0.9 else rng.randrange(256)
@@ -292,11 +247,7 @@ def run_gone_bad(rng, n_cases):
 
 @pytest.mark.parametrize(
     ("run", "n_cases"),
-    [
-        (run_handshake, examples(20_000)),
-        (run_on_the_way, examples(40_000)),
-        (run_gone_bad, examples(40_000)),
-    ],
+    [(run_handshake, examples(20_000)), *((run, examples(40_000)) for run in (run_on_the_way, run_gone_bad))],
 )
 def test_mutations_end_the_connection_at_worst(run, n_cases):
     outcomes = run(random.Random(2026), n_cases)

@@ -33,7 +33,7 @@ def test_a_program_that_hangs_is_ended():
 
 
 def test_stream_hands_over_lines_of_both_streams_and_keeps_the_last():
-    seen: list[str] = []
+    seen = []
     program = "import sys\nfor k in range(5): print(k, file=sys.stderr, flush=True)\nprint('end')"
     done = stream([PYTHON, "-c", program], seen.append, keep_lines=2)
     assert seen == ["0", "1", "2", "3", "4", "end"]
@@ -41,9 +41,9 @@ def test_stream_hands_over_lines_of_both_streams_and_keeps_the_last():
 
 
 def test_stream_ends_the_program_when_the_reader_fails():
-    pids: list[int] = []
+    pids = []
 
-    def fail(line: str) -> None:
+    def fail(line):
         pids.append(int(line))
         raise KeyboardInterrupt
 

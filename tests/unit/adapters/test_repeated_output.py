@@ -1,7 +1,5 @@
 """Pictures in a pipe come one by one as text; on a terminal each replaces the one before."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess
@@ -21,7 +19,7 @@ with repeated_output(80) as show:
 """
 
 
-def test_each_picture_is_in_the_pipe_before_the_next_one_is_made() -> None:
+def test_each_picture_is_in_the_pipe_before_the_next_one_is_made():
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         stdin=subprocess.PIPE,
@@ -30,8 +28,6 @@ def test_each_picture_is_in_the_pipe_before_the_next_one_is_made() -> None:
         text=True,
         env={**os.environ, "COLUMNS": "20"},
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         head = [process.stdout.readline() for _ in range(5)]
         assert "first" in head[3]
         assert 60 * "x" in head[3]
@@ -44,7 +40,7 @@ def test_each_picture_is_in_the_pipe_before_the_next_one_is_made() -> None:
     assert "\x1b" not in "".join(head) + rest
 
 
-def test_a_terminal_is_painted_over() -> None:
+def test_a_terminal_is_painted_over():
     leader, follower = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],

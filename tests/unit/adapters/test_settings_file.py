@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -42,13 +41,13 @@ class Outer(BaseModel):
 
     @field_validator("name")
     @classmethod
-    def _check_name(cls, name: str) -> str:
+    def _check_name(cls, name):
         if name == "root":
             raise ValueError("not everybody's friend")
         return name
 
 
-def said(values: dict[str, Any]) -> str:
+def said(values):
     with pytest.raises(ValidationError) as caught:
         Outer.model_validate({"name": "abc", **values})
     return complaints(caught.value, Outer)
@@ -87,11 +86,11 @@ def said(values: dict[str, Any]) -> str:
         ({"is_of": 1}, "is_of: unknown key; known: each, gpus, hosts, inner"),
     ],
 )
-def test_a_wrong_value_is_reported_with_what_is_wanted(values: dict[str, Any], words: str) -> None:
+def test_a_wrong_value_is_reported_with_what_is_wanted(values, words):
     assert said(values).startswith(words)
 
 
-def test_all_that_is_wrong_is_said_at_once_and_long_values_are_cut() -> None:
+def test_all_that_is_wrong_is_said_at_once_and_long_values_are_cut():
     assert said({"is_on": "x" * 100, "m": 1, "rate": []}).split("; ") == [
         "m: unknown key",
         "known: each, gpus, hosts, inner, is_on, level, maybe, name, rate",
@@ -100,7 +99,26 @@ def test_all_that_is_wrong_is_said_at_once_and_long_values_are_cut() -> None:
     ]
 
 
-def test_what_must_be_given_is_named() -> None:
+def test_of_many_faults_the_first_are_said_and_the_others_counted():
+    text = said({"each": {f"e{n}": {"n": 0} for n in range(30)}})
+    assert text.startswith("each.e0.n: must be at least 1, not 0; each.e1.n: ")
+    assert text.endswith("; and 22 more")
+
+
+def test_an_entry_of_a_list_has_its_name_and_a_list_of_faults_is_not_empty_besides():
+    class Entry(Inner):
+        id: str
+
+    class Entries(BaseModel):
+        entries: tuple[Entry, ...] = Field(min_length=1)
+
+    values = {"entries": [{"id": "b", "n": 0}]}
+    with pytest.raises(ValidationError) as caught:
+        Entries.model_validate(values)
+    assert complaints(caught.value, Entries, values) == "entries.0 (b).n: must be at least 1, not 0"
+
+
+def test_what_must_be_given_is_named():
     with pytest.raises(ValidationError) as caught:
         Outer.model_validate({})
     assert complaints(caught.value, Outer) == "name: missing"
@@ -118,7 +136,7 @@ def test_what_must_be_given_is_named() -> None:
         (LaunchConfig, {}),
     ],
 )
-def test_no_key_of_ours_is_answered_in_the_checkers_words(model: Any, given: Any, wrong: Any) -> None:
+def test_no_key_of_ours_is_answered_in_the_checkers_words(model, given, wrong):
     for name in model.model_fields:
         try:
             model.model_validate({**given, name: wrong})
@@ -142,9 +160,11 @@ def test_no_key_of_ours_is_answered_in_the_checkers_words(model: Any, given: Any
         ("a: [1\n", "not YAML: line 2, column 1: expected ',' or ']', but got '<stream end>'"),
         ("a: !!python/object:os.system x\n", "not YAML: line 1, column 4: could not determine a constructor"),
         ("a: \x01\n", "not YAML: "),
+        ("a: " + "[" * 5000, "not YAML: nested too deeply"),
+        ("a: \t- b: [c\n", "not YAML: line 1, column 4: found character '\\t' that cannot start any token"),
     ],
 )
-def test_a_file_that_is_none_names_the_line(tmp_path: Path, text: str, words: str) -> None:
+def test_a_file_that_is_none_names_the_line(tmp_path, text, words):
     path = tmp_path / "some.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -153,14 +173,14 @@ def test_a_file_that_is_none_names_the_line(tmp_path: Path, text: str, words: st
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_of_other_bytes_is_named(tmp_path: Path) -> None:
+def test_a_file_of_other_bytes_is_named(tmp_path):
     path = tmp_path / "some.yaml"
     path.write_bytes(b"a: \xff\n")
     with pytest.raises(ConfigError, match=r"some\.yaml: not YAML: 'utf-8' codec"):
         read_settings(path)
 
 
-def test_what_is_right_is_read(tmp_path: Path) -> None:
+def test_what_is_right_is_read(tmp_path):
     path = tmp_path / "some.yaml"
     path.write_text("base: &it {a: 1, b: [x, {c: 2}]}\nmore:\n  <<: *it\n  a: 3\nloop: &l [*l]\n7: yes\n")
     values = read_settings(path)

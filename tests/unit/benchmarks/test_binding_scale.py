@@ -14,11 +14,12 @@ from benchmarks.binding_scale import (
     PolicyMaster,
     World,
     cluster,
+    deviation,
     draw,
+    misplaced,
     run,
     simulate,
 )
-from benchmarks.binding_scale.deviation import deviation, misplaced
 from benchmarks.binding_scale.world import Master, Timed
 from benchmarks.result import Report
 from yarn_accel.core.binding import ANodeAdded, NNodeAdded, NNodeLost, PaperBinding

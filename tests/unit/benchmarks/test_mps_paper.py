@@ -8,8 +8,7 @@ import statistics
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.papers.mps_paper import interval
-from benchmarks.papers.mps_paper.runs import Cell, world_of_cell
+from benchmarks.papers.mps_paper import Cell, interval, world_of_cell
 from benchmarks.papers.mps_paper.scale import main as large_world_main
 from tests.fixtures.dag_worlds import check_outcome
 from yarn_accel.core.dags.heft import heft

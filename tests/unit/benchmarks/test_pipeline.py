@@ -19,9 +19,8 @@ from benchmarks.pipeline import setting as setting_module
 from benchmarks.pipeline.child import MODULES, TokenBucket
 from benchmarks.pipeline.echo import PEERS
 from benchmarks.pipeline.fleet import Cell, Fleet, Measured
-from benchmarks.pipeline.hdfs import Accounts, Usage
-from benchmarks.pipeline.lapack import ACTS, flops, matrix, order_of
-from benchmarks.pipeline.operations import OPERATIONS
+from benchmarks.pipeline.hdfs import REST, Accounts
+from benchmarks.pipeline.lapack import ACTS, OPERATIONS, flops, matrix, order_of
 from benchmarks.pipeline.peers import bare
 from benchmarks.pipeline.peers.candidate import Route
 from benchmarks.pipeline.setting import Setting, calls, size_text
@@ -245,11 +244,7 @@ def test_cpu_seconds_are_noted_by_group() -> None:
             pass
     assert usage.cpu_s["me"] >= 0.05
     assert usage.cpu_s["nobody"] == 0
-    total = Usage()
-    total.add(usage)
-    total.add(usage)
-    assert total.wall_s == 2 * usage.wall_s
-    assert total.cpu_s["me"] == 2 * usage.cpu_s["me"]
+    assert 0 <= usage.cpu_s[REST] <= 1.1 * usage.wall_s * (os.cpu_count() or 1)
 
 
 @pytest.mark.parametrize("operation", ["lu", "qr", "cholesky"])

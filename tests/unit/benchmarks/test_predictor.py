@@ -15,8 +15,8 @@ from benchmarks.papers.predictor import WARM_UP, read_log, replay, rows
 from benchmarks.result import Report
 from tests.examples import first
 from torque_sched.errors import ConfigError
-from torque_sched.parse.swf import SwfTrace, parse_swf
-from torque_sched.policies.predict.registry import PREDICTORS
+from torque_sched.learn.ensemble import PREDICTORS
+from torque_sched.simulate.swf import SwfTrace, parse_swf
 
 _N, _LEARNT = 2400, 1000
 Maker = Callable[[random.Random, int, dict[object, float]], Mapping[str, float]]

@@ -29,7 +29,6 @@ from benchmarks.papers.report.running import (
     left_of,
     locked,
     plan_of,
-    time_text,
 )
 from benchmarks.registry import RECORDINGS, Recording
 from benchmarks.result import current_commit
@@ -294,11 +293,6 @@ def test_a_result_of_another_form_or_mode_or_version_is_measured_again(tmp_path:
     assert is_left(commit="0123456789ab")
     assert is_left(state="failed")
     assert is_left(machine=None)
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(-5, "0 s"), (40, "40 s"), (89, "89 s"), (120, "2 min")])
-def test_times_are_shown_in_words(seconds: float, text: str) -> None:
-    assert time_text(seconds) == text
 
 
 def test_a_mode_that_no_cluster_has_is_one_error_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,49 +19,35 @@ from benchmarks.result import Report, earlier_wall_s, measured, not_measured, ob
 from yarn_accel.errors import JobError
 
 
-def test_row_is_the_median_with_its_spread() -> None:
+def test_a_row_is_the_median_with_its_spread_and_its_verdict() -> None:
     row = measured("start", [3.0, 1.0, 2.0], "s", goal="<= 2")
     assert (row.value, row.n, row.spread, row.ok) == (2.0, 3, (1.0, 3.0), True)
-
-
-def test_a_missed_goal_is_said() -> None:
     assert measured("rate", [1.0, 2.0, 3.0], "x", goal=">= 2.5").ok is False
     assert observed("peak", 7.0, "GiB").ok is None
-
-
-def test_a_ratio_is_that_of_the_medians() -> None:
     row = ratio("rate", [1.0, 2.0, 9.0], [2.0, 2.0, 1.0], goal=">= 0.9")
     assert (row.value, row.n, row.spread, row.ok) == (1.0, 3, (0.5, 9.0), True)
-
-
-def test_what_was_not_measured_claims_nothing() -> None:
     row = not_measured("GPU", "no device")
     assert (row.n, row.goal, row.ok, row.note) == (0, "", None, "not measured: no device")
 
 
-def test_json_has_the_agreed_shape(tmp_path: Path) -> None:
-    report = Report("demo", [observed("peak", 7.0, "GiB")])
-    report.write(tmp_path / "deep" / "r.json")
-    document = json.loads((tmp_path / "deep" / "r.json").read_text())
-    assert set(document) == {
-        "name", "commit", "machine", "started_at", "wall_s", "is_quick", "state", "rows"
-    }  # fmt: skip
-    assert document["wall_s"] >= 0
-    assert document["state"] == "running"
-    assert set(document["rows"][0]) == {"what", "value", "unit", "n", "spread", "goal", "ok", "note"}
-    assert document["machine"]["cores"] >= 1
-
-
-def test_rows_are_in_the_file_as_soon_as_they_are_taken(tmp_path: Path) -> None:
-    report = Report("demo", path=tmp_path / "r.json")
+def test_rows_are_in_the_file_as_soon_as_they_are_taken_and_the_json_has_the_agreed_shape(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "deep" / "r.json"
+    report = Report("demo", path=path)
     report.setting["cores_awake"] = True
     report.add([observed("peak", 7.0, "GiB")])
-    document = json.loads((tmp_path / "r.json").read_text())
-    assert [row["what"] for row in document["rows"]] == ["peak"]
+    document = json.loads(path.read_text())
+    names = "name", "commit", "machine", "started_at", "wall_s", "is_quick", "state", "rows"
+    assert tuple(document) == names
+    assert (document["wall_s"] >= 0, document["state"]) == (True, "running")
+    names = "what", "value", "unit", "n", "spread", "goal", "ok", "note"
+    assert [tuple(row) for row in document["rows"]] == [names]
     assert document["machine"]["cores_awake"] is True
+    assert document["machine"]["cores"] >= 1
     report.series = {"at_s": [1.0]}
     report.end("complete")
-    document = json.loads((tmp_path / "r.json").read_text())
+    document = json.loads(path.read_text())
     assert (document["state"], document["series"]) == ("complete", {"at_s": [1.0]})
 
 
@@ -120,21 +106,24 @@ def test_what_was_measured_is_kept_however_a_run_ends(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_only_one_benchmark_knows_of_sleeping_cores() -> None:
-    result = CliRunner().invoke(main, ["images", "--cores-may-sleep"])
-    assert result.exit_code == 2
-    assert "pipeline" in result.output
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["images", "--cores-may-sleep"], "only for pipeline"),
+        (["images", "--minutes", "3"], "only for gpu, hdas_live, mps_live"),
+        (["pipeline", "--resume", "--json", "x.json"], "only for grid, hdas_live, mps_live, yarn_paper, and"),
+        (["yarn_paper", "--resume"], "and with --json"),
+    ],
+)
+def test_an_option_that_a_benchmark_does_not_take_is_refused(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, words)
+    assert (result.exit_code, said in " ".join(result.output.split())) == (2, True), result.output
 
 
-@pytest.mark.parametrize("name", sorted(BENCHMARKS))
-def test_every_listed_benchmark_exists(name: str) -> None:
-    assert find_spec(module_of(name)) is not None
-
-
-def test_without_a_name_they_are_listed() -> None:
+def test_without_a_name_they_are_listed_and_each_is_there() -> None:
     result = CliRunner().invoke(main, [])
     assert result.exit_code == 0
-    assert all(name in result.output for name in BENCHMARKS)
+    assert all(name in result.output and find_spec(module_of(name)) for name in BENCHMARKS)
 
 
 def test_a_resumed_run_adds_to_what_those_before_it_took(tmp_path: Path) -> None:
@@ -143,13 +132,9 @@ def test_a_resumed_run_adds_to_what_those_before_it_took(tmp_path: Path) -> None
     path.write_text('{"wall_s": 100.0}')
     Report("demo", path=path, earlier_s=earlier_wall_s(path)).save()
     assert earlier_wall_s(path) >= 100
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"wall_s": null}'])
-def test_a_file_that_does_not_say_how_long_it_took_counts_for_nothing(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "r.json"
-    path.write_text(text)
-    assert earlier_wall_s(path) == 0
+    for text in ("", "[]", "{}", '{"wall_s": null}'):
+        path.write_text(text)
+        assert earlier_wall_s(path) == 0
 
 
 # ---- a result beside another

@@ -7,11 +7,12 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import RESULTS, ROOT
-from benchmarks.registry import BENCHMARKS, NEEDS, RECORDINGS, SUBJECTS, load, module_of
+from benchmarks.registry import BENCHMARKS, RECORDINGS, SUBJECTS, load, module_of
 from benchmarks.stale import shown, verdicts
 from yarn_accel.errors import ConfigError
 
@@ -58,16 +59,12 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
-def test_a_result_stays_current_while_what_it_measures_stays(checkout: Checkout) -> None:
+def test_a_result_is_current_until_what_it_measures_changes(checkout: Checkout) -> None:
     checkout.result(checkout.first)
     assert checkout.why() == ""
     checkout.write("README.md", "two")
     checkout.commit()
     assert checkout.why() == ""
-
-
-def test_a_change_of_what_it_measures_makes_it_stale(checkout: Checkout) -> None:
-    checkout.result(checkout.first)
     checkout.write("yarn_accel/sim/disk.py", "two")
     checkout.commit()
     assert checkout.why() == "1 files changed since, such as yarn_accel/sim/disk.py"
@@ -82,22 +79,20 @@ def test_a_commit_of_another_history_counts_for_nothing(checkout: Checkout) -> N
         assert checkout.why().startswith("its commit is none of this history: the history was rewritten")
 
 
-def test_what_was_not_committed_is_named(checkout: Checkout) -> None:
-    checkout.result(f"{checkout.first}+uncommitted")
-    assert checkout.why() == "measured with changes that were not committed"
-
-
 @pytest.mark.parametrize(
     ("more", "why"),
     [
+        ({"name": "gone"}, "there is no such benchmark any more"),
         ({"is_quick": True}, "measured in the quick form"),
         ({"state": "running"}, "its run did not end well: running"),
         ({"state": "complete", "is_quick": False}, ""),
     ],
 )
-def test_what_is_no_whole_result_is_named(checkout: Checkout, more: dict[str, object], why: str) -> None:
+def test_what_is_no_whole_result_is_named(checkout: Checkout, more: dict[str, Any], why: str) -> None:
     checkout.result(checkout.first, **more)
     assert checkout.why() == why
+    checkout.result(f"{checkout.first}+uncommitted")
+    assert checkout.why() == "measured with changes that were not committed"
 
 
 def test_a_stale_result_comes_with_the_command_that_records_it_again(checkout: Checkout) -> None:
@@ -106,11 +101,6 @@ def test_a_stale_result_comes_with_the_command_that_records_it_again(checkout: C
     assert only.cure == (
         "python -m benchmarks pipeline --only echo --json benchmarks/results/pipeline-echo.json"
     )
-
-
-def test_a_benchmark_that_is_no_more_is_named(checkout: Checkout) -> None:
-    checkout.result(checkout.first, name="gone")
-    assert checkout.why() == "there is no such benchmark any more"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"name": "hdas_paper"}'])
@@ -136,17 +126,16 @@ def test_each_benchmark_names_what_it_measures_and_it_is_there() -> None:
     assert SUBJECTS.keys() == BENCHMARKS.keys()
     paths = {path.removeprefix(":!") for several in SUBJECTS.values() for path in several}
     assert [path for path in paths if not list(ROOT.glob(path))] == []
-    names = {path.stem for path in RESULTS.glob("*.json")} | BENCHMARKS.keys()
-    assert names >= NEEDS.keys()
 
 
 #: Those that compute their figures in their own processes, of which all that they import may be a part.
 SIMULATED = ("backfill", "grid", "hdas_paper", "mps_paper", "predictor", "torque_balance")
-#: Errors and files; what DAGs are, of which tasks alone have none; what measured a profile that is read; the
-#: checkpoints of a command that records nothing; what draws.
+#: Errors, files and messages; what DAGs are, of which tasks alone have none; what measured a profile that is
+#: read; the checkpoints of a command that records nothing; what draws.
 BESIDE = re.compile(
     r"(yarn_accel|torque_sched)/(errors|extras|uris|users|storage|local_filesystem)\.py|yarn_accel/adapters/\w+\.py"
     r"|yarn_accel/core/dags/model\.py|yarn_accel/sim/dag_checkpoints\.py|yarn_accel/(report/\w+|core/units)\.py"
+    r"|yarn_accel/core/(late_binding_reports|tasks/checked_document)\.py"
     r"|torque_sched/sampler/\w+\.py"
 )
 

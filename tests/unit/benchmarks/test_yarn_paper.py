@@ -9,12 +9,35 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from benchmarks.__main__ import main
 from benchmarks.papers import yarn_paper
-from benchmarks.papers.yarn_paper import known_cells, planning, running
-from benchmarks.papers.yarn_paper.cells import EMULATED, REAL, Cell, Cells, Key, cell_of
+from benchmarks.papers.yarn_paper import draw, known_cells, running
+from benchmarks.papers.yarn_paper.cells import (
+    CLUSTERS,
+    EMULATED,
+    IMAGE_CPU_S,
+    IMAGE_DEVICE_S,
+    INTENSITIES,
+    KERNELS,
+    N_IMAGES,
+    N_TASKS,
+    PAYLOAD_MB,
+    PAYLOADS_MB,
+    REAL,
+    SCALES,
+    SECTIONS,
+    Cell,
+    Cells,
+    Key,
+    Scale,
+    Stop,
+    cell_of,
+    device_factor,
+    estimate_s,
+    expected_speedup,
+    plan,
+    stops,
+)
 from benchmarks.papers.yarn_paper.claims import (
     CLAIMS,
     Claim,
@@ -23,18 +46,8 @@ from benchmarks.papers.yarn_paper.claims import (
     paper_speedups,
     phase_speedups,
 )
-from benchmarks.papers.yarn_paper.paper import (
-    CLUSTERS,
-    INTENSITIES,
-    KERNELS,
-    N_TASKS,
-    PAYLOADS_MB,
-    Scale,
-    expected_speedup,
-)
-from benchmarks.papers.yarn_paper.planning import SCALES, SECTIONS, Stop, estimate_s, plan, stops
-from benchmarks.papers.yarn_paper.shipped.tasks import TaskRow
-from benchmarks.papers.yarn_paper.views import cell_row, claim_rows, draw, tables
+from benchmarks.papers.yarn_paper.shipped.entry import TaskRow
+from benchmarks.papers.yarn_paper.views import cell_row, claim_rows, tables
 from benchmarks.result import Report
 from tests.unit.benchmarks.pretended import Pretended
 from yarn_accel.errors import JobError
@@ -45,25 +58,19 @@ OVERHEAD_S = 11.0
 def ideal_phase_s(key: Key) -> float:
     """Nothing but kernels."""
     if key.operation == "features":
-        n = planning.N_IMAGES[EMULATED] // 4
-        each = planning.IMAGE_CPU_S if key.policy == "none" else planning.IMAGE_DEVICE_S
-        return n * each * (1 if key.policy == "none" else planning.device_factor(key))
+        n = N_IMAGES[EMULATED] // 4
+        each = IMAGE_CPU_S if key.policy == "none" else IMAGE_DEVICE_S
+        return n * each * (1 if key.policy == "none" else device_factor(key))
     cpu_s, device_s = SCALES[key.operation].seconds(key.intensity)
-    return 25 * (cpu_s if key.policy == "none" else device_s * planning.device_factor(key))
+    return 25 * (cpu_s if key.policy == "none" else device_s * device_factor(key))
 
 
 def ideal(keys: list[Key], phase_s=ideal_phase_s) -> Cells:
     return Cells(
         Cell(
-            key,
-            phase_s(key),
-            OVERHEAD_S + phase_s(key),
-            100,
-            100 if key.policy == "none" else 0,
-            {"w1": 25, "w2": 25, "w3": 25, "w4": 25},
-            {"s": 100},
-            n_attempts=4,
-            n_maps=4,
+            *(key, phase_s(key), OVERHEAD_S + phase_s(key), 100, 100 if key.policy == "none" else 0),
+            *(dict.fromkeys(("w1", "w2", "w3", "w4"), 25), {"s": 100}),
+            **{"n_attempts": 4, "n_maps": 4},
         )
         for key in keys
     )
@@ -81,9 +88,12 @@ def claim_of(cells: Cells, words: str) -> Claim:
 # ---- the paper's figures
 
 
-def test_table_2_gives_the_paper_s_speedups() -> None:
+def test_kernels_have_the_paper_s_speedups_and_a_node_s_tasks_stay_together() -> None:
     shown = {name: round(kernel.speedup, 1) for name, kernel in KERNELS.items()}
     assert shown == {"lu": 8.9, "qr": 16.6, "cholesky": 8.0}
+    lu = KERNELS["lu"]
+    assert expected_speedup(lu, 3) == expected_speedup(lu, 2) == lu.speedup / 2
+    assert expected_speedup(lu, 3, is_per_node=False) == pytest.approx(lu.speedup * 3 / 4)
 
 
 def test_one_factor_scales_time_and_payload() -> None:
@@ -93,13 +103,6 @@ def test_one_factor_scales_time_and_payload() -> None:
     assert scale.payload_bytes(50) == 100_000
     assert "1/500" in str(scale)
     assert str(scale).startswith("emulated lu")
-
-
-def test_binding_nodes_wastes_the_third_accelerator_and_binding_requests_does_not() -> None:
-    lu = KERNELS["lu"]
-    assert expected_speedup(lu, 3) == expected_speedup(lu, 2) == lu.speedup / 2
-    assert expected_speedup(lu, 3, is_per_node=False) == pytest.approx(lu.speedup * 3 / 4)
-    assert expected_speedup(lu, 4) == lu.speedup
 
 
 # ---- the plan
@@ -114,11 +117,7 @@ def test_the_plan_has_every_cell_of_the_issue_once() -> None:
     assert payloads == {(c, o, p) for c in ("4-2", "4-3", "4-4") for o in KERNELS for p in PAYLOADS_MB}
     assert {k.instrument for k in keys} == {EMULATED, REAL}
     assert {k.policy for k in keys} == {"none", "paper", "container", "unweighted", "weighted"}
-
-
-def test_sections_share_cells_instead_of_running_them_twice() -> None:
-    together = plan(["emulated", "payload"])
-    assert len(together) < len(plan(["emulated"])) + len(plan(["payload"]))
+    assert len(plan(["emulated", "payload"])) < len(plan(["emulated"])) + len(plan(["payload"]))
 
 
 def test_the_whole_benchmark_keeps_within_the_hour() -> None:
@@ -136,12 +135,8 @@ def test_cells_are_grouped_so_that_the_application_starts_seldom() -> None:
     assert len(found) == len(set(found)) == 7
     assert found[0] == Stop("4-0", "none")
     assert found[-1] == Stop("6-3", "weighted")
-
-
-def test_what_is_there_is_not_run_again() -> None:
     keys = plan(["container"])
     assert [k for _, some in stops(keys, ideal(keys[:2])) for k in some] == keys[2:]
-    assert stops(keys, ideal(keys)) == []
 
 
 # ---- cells
@@ -161,22 +156,14 @@ def test_a_cell_adds_up_its_rows() -> None:
     assert cell.is_even
     assert cell.n_surplus_attempts == 1
     assert cell.kernel_s == pytest.approx(50.0)
-
-
-def test_two_mappers_on_one_node_are_seen() -> None:
-    cell = cell_of(KEY, [replace(row, node="w1") for row in rows(100)], 30.0, 4, 4, "", "")
-    assert not cell.is_even
+    assert Cell.from_mapping(json.loads(json.dumps(cell.to_mapping()))) == cell
+    assert not cell_of(KEY, [replace(row, node="w1") for row in rows(100)], 30.0, 4, 4, "", "").is_even
 
 
 @pytest.mark.parametrize("wrong", [[*rows(4), rows(4)[2]], [rows(4)[0], *rows(4)[2:]], []])
 def test_no_task_may_be_missing_or_doubled(wrong: list[TaskRow]) -> None:
     with pytest.raises(ValueError, match="missing"):
         cell_of(KEY, wrong, 1.0, 4, 4, "", "")
-
-
-def test_cells_survive_the_json() -> None:
-    cell = cell_of(KEY, rows(100), 30.0, 4, 4, "abc", "now")
-    assert Cell.from_mapping(json.loads(json.dumps(cell.to_mapping()))) == cell
 
 
 def test_an_earlier_file_is_taken_up_with_the_version_that_made_it(tmp_path: Path) -> None:
@@ -192,11 +179,8 @@ def test_an_earlier_file_is_taken_up_with_the_version_that_made_it(tmp_path: Pat
 # ---- claims
 
 
-def test_nothing_is_judged_without_cells() -> None:
-    assert [claim.holds for claim in judge(Cells())] == [None] * len(CLAIMS)
-
-
 def test_kernels_alone_give_the_paper_s_picture() -> None:
+    assert [claim.holds for claim in judge(Cells())] == [None] * len(CLAIMS)
     found = by_name(ideal(plan()))
     doubtful = [name for name, claim in found.items() if not claim.holds]
     assert [name for name in doubtful if "single node" not in name] == []
@@ -261,19 +245,16 @@ def test_cells_of_real_compute_change_no_verdict() -> None:
     assert judge(skewed) == judge(ideal(keys))
 
 
-def test_speedups_are_over_the_cluster_without_accelerators() -> None:
-    cells = ideal(plan(["emulated"]))
-    assert phase_speedups(cells, "4-4", "qr")[8] == pytest.approx(KERNELS["qr"].speedup)
-    assert job_speedups(cells, "4-4", "qr")[1] < job_speedups(cells, "4-4", "qr")[8]
-
-
 def test_only_the_task_phase_is_scaled_back_to_the_paper() -> None:
     (key,) = [k for k in plan(["emulated"]) if (k.cluster, k.operation, k.intensity) == ("4-4", "lu", 1)]
     found = paper_speedups(ideal(plan(["emulated"])), "4-4", "lu")
     kernel = KERNELS["lu"]
-    assert key.payload_mb == planning.PAYLOAD_MB
+    assert key.payload_mb == PAYLOAD_MB
     assert found[1] == pytest.approx((25 * kernel.cpu_s + OVERHEAD_S) / (25 * kernel.device_s + OVERHEAD_S))
     assert found[1] < found[8] < kernel.speedup
+    cells = ideal(plan(["emulated"]))
+    assert phase_speedups(cells, "4-4", "qr")[8] == pytest.approx(KERNELS["qr"].speedup)
+    assert job_speedups(cells, "4-4", "qr")[1] < job_speedups(cells, "4-4", "qr")[8]
 
 
 # ---- what is shown
@@ -329,7 +310,7 @@ def run(path: Path, **options: Any) -> Report:
 
 def test_all_cells_are_run_on_two_clusters(pretended: Pretended, tmp_path: Path) -> None:
     report = run(tmp_path / "r.json")
-    assert sorted(map(str, pretended.ran)) == sorted(map(str, planning.plan(is_quick=True)))
+    assert sorted(map(str, pretended.ran)) == sorted(map(str, plan(is_quick=True)))
     assert [workers for workers, *_ in pretended.started] == [4, 6]
     assert len(report.rows) == len(pretended.ran) + len(CLAIMS)
     document = json.loads((tmp_path / "r.json").read_text())
@@ -352,13 +333,8 @@ def test_a_run_that_breaks_keeps_its_cells_and_another_one_adds_the_rest(
     assert len(set(pretended.ran)) == len(pretended.ran) == 4
     assert pretended.ran[:2] == first
     assert len(json.loads(path.read_text())["series"]["cells"]) == 4
-
-
-def test_nothing_is_taken_up_unless_wanted(pretended: Pretended, tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
-    run(path, only=("container",))
-    run(path, only=("container",))
-    assert len(pretended.ran) == 2 * len(planning.plan(["container"], is_quick=True))
+    run(path, only=("container", "weighted"))
+    assert len(pretended.ran) == 8  # Nothing is taken up unless wanted.
 
 
 def test_no_cell_is_begun_after_the_hour(
@@ -368,13 +344,6 @@ def test_no_cell_is_begun_after_the_hour(
     with pytest.raises(JobError, match="--resume"):
         run(tmp_path / "r.json")
     assert pretended.ran == []
-
-
-@pytest.mark.parametrize("words", [["pipeline", "--resume", "--json", "x.json"], ["yarn_paper", "--resume"]])
-def test_only_this_benchmark_with_a_file_resumes(words: list[str]) -> None:
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == 2
-    assert "resumes" in result.output
 
 
 @pytest.mark.parametrize(("cluster", "policy"), [("4-0", "none"), ("4-2", "paper")])

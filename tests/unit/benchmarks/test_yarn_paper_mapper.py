@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.papers.yarn_paper.cells import EMULATED, REAL, Key
-from benchmarks.papers.yarn_paper.planning import SCALES, SPEEDS, Stop, plan
+from benchmarks.papers.yarn_paper.cells import EMULATED, REAL, SCALES, SPEEDS, Key, Stop, plan
 from benchmarks.papers.yarn_paper.running import (
     NAME,
     build_archive,
@@ -29,7 +28,7 @@ from benchmarks.papers.yarn_paper.running import (
     write_distribution,
 )
 from benchmarks.papers.yarn_paper.shipped import emulation, entry
-from benchmarks.papers.yarn_paper.shipped.tasks import StartBarrier, TaskRow, parse_row, play
+from benchmarks.papers.yarn_paper.shipped.entry import StartBarrier, TaskRow, parse_row, play
 from tests.fixtures.yarn_site import SiteOptions
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.current_attempt import CurrentAttempt

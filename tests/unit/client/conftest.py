@@ -9,22 +9,9 @@ import time
 
 import pytest
 
+from yarn_accel import wire
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.errors import AuthenticationError, RemoteProtocolError
-from yarn_accel.wire import (
-    MEMFD,
-    NEED_DATA,
-    GiveBack,
-    Lend,
-    Lent,
-    NamedTensor,
-    PayloadComplete,
-    Placement,
-    Request,
-    Result,
-    ServerConnection,
-    TensorSpec,
-)
 
 MASTER = bytes(range(32))
 
@@ -32,18 +19,13 @@ MASTER = bytes(range(32))
 class Peer:
     """The server's end of one accepted connection."""
 
-    def __init__(self, sock, master=MASTER, max_lent_bytes=0):
+    def __init__(self, sock, master=MASTER, max_lent_bytes=0, capabilities=()):
         self.sock = sock
-        is_unix = sock.family == socket.AF_UNIX
-        self.connection = ServerConnection(
-            master,
-            b"s" * 32,
-            time.time(),
-            "w1",
-            ("xxh3", "crc32", "none"),
-            capabilities=(MEMFD,) if is_unix and max_lent_bytes else (),
-            max_lent_bytes=max_lent_bytes,
-        )
+        is_lending = sock.family == socket.AF_UNIX and max_lent_bytes
+        capabilities = (wire.MEMFD,) if is_lending else capabilities
+        lends = {"capabilities": capabilities, "max_lent_bytes": max_lent_bytes}
+        checksums = ("xxh3", "crc32", "none")
+        self.connection = wire.ServerConnection(master, b"s" * 32, time.time(), "w1", checksums, **lends)
         self.payload = b""
         self.segments = {}
         self.given_back = []
@@ -55,15 +37,15 @@ class Peer:
             finally:
                 for part in self.connection.data_to_send():
                     self.sock.sendall(part)
-            if self.connection.payload_left and isinstance(event, Request):
+            if self.connection.payload_left and isinstance(event, wire.Request):
                 buffer = bytearray(self.connection.payload_left)
                 self.connection.take_payload([memoryview(buffer)])
-                while not isinstance(self.connection.next_event(), PayloadComplete):
+                while not isinstance(self.connection.next_event(), wire.PayloadComplete):
                     self.connection.receive_data(self.sock.recv(65536))
                 self.payload = bytes(buffer)
-            if isinstance(event, GiveBack):
+            if isinstance(event, wire.GiveBack):
                 self.given_back.append(event.segment)
-            elif event is NEED_DATA:
+            elif event is wire.NEED_DATA:
                 self.connection.receive_data(self.sock.recv(65536))
             else:
                 return event
@@ -72,16 +54,9 @@ class Peer:
         self.sock.sendall(b"".join(bytes(part) for part in self.connection.send(message, payload)))
 
     def answer(self, request, data=b"xyz", **changes):
-        tensors = (NamedTensor("out", TensorSpec("|u1", (len(data),))),)
-        fields = {
-            "info": {},
-            "tensors": tensors,
-            "server": "w1",
-            "device": "cpu",
-            "seconds": {},
-            "bytes_in": 3,
-        }
-        self.send(Result(request.id, bytes_out=len(data), **{**fields, **changes}), [data])
+        tensors = (wire.NamedTensor("out", wire.TensorSpec("|u1", (len(data),))),)
+        result = wire.Result(request.id, {}, tensors, "w1", "cpu", {}, 3, len(data))
+        self.send(result._replace(**changes), [data])
 
     def lend(self, asked, n_bytes, segment=None):
         """Lend a new segment; asked: the id of the Lend, 0 for an answer."""
@@ -90,7 +65,7 @@ class Peer:
         try:
             os.ftruncate(fd, n_bytes)
             self.segments[number] = mmap.mmap(fd, n_bytes)
-            [frame] = self.connection.send(Lent(asked, number, n_bytes))
+            [frame] = self.connection.send(wire.Lent(asked, number, n_bytes))
             socket.send_fds(self.sock, [frame], [fd])
         finally:
             os.close(fd)
@@ -100,7 +75,7 @@ class Peer:
         """The next request; what the client asks for meanwhile is granted."""
         while True:
             event = self.next_event()
-            if not isinstance(event, Lend):
+            if not isinstance(event, wire.Lend):
                 return event
             self.lend(event.id, event.n_bytes)
 
@@ -116,9 +91,9 @@ class Peer:
     def answer_in(self, segment, request, offset, data):
         """Put an answer into a segment."""
         self.segments[segment][offset : offset + len(data)] = data
-        tensors = (NamedTensor("out", TensorSpec("|u1", (len(data),))),)
-        placement = Placement(segment, (offset,))
-        self.send(Result(request.id, {}, tensors, "w1", "cpu", {}, 3, len(data), placement))
+        tensors = (wire.NamedTensor("out", wire.TensorSpec("|u1", (len(data),))),)
+        placement = wire.Placement(segment, (offset,))
+        self.send(wire.Result(request.id, {}, tensors, "w1", "cpu", {}, 3, len(data), placement))
 
 
 @pytest.fixture

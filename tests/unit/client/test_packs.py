@@ -5,11 +5,11 @@ import itertools
 import pytest
 
 from yarn_accel.client.calls import Call, Reference, Reply, Tensor
-from yarn_accel.client.dispatch import CallSource, Dispatcher, is_packable, pack, pack_size, same_form, split
+from yarn_accel.client.dispatch import CallSource, is_packable, pack, pack_size, same_form, split
 from yarn_accel.client.fallback import LocalExecutor
 from yarn_accel.errors import LocalProtocolError, RejectedError, UnavailableError
 from yarn_accel.operations import Operation, Outcome, counts, registry
-from yarn_accel.wire import NEED_DATA, Failed, NamedTensor, TensorSpec
+from yarn_accel.wire import NamedTensor, TensorSpec
 from yarn_accel.wire.credential import issue
 
 np = pytest.importorskip("numpy")
@@ -196,14 +196,6 @@ def test_time_and_bytes_are_shared_out():
     assert (first.seconds, first.bytes_in, first.bytes_out) == ({"compute": 1.5}, 5, 10)
 
 
-@pytest.mark.parametrize("pack_by", [1, 3, "auto"])
-def test_the_order_of_the_calls_is_kept(pack_by):
-    calls = list(matrices(20, bad=(4,)))
-    outcomes = run(CallSource(calls, 4, ordered=True, pack=pack_by), LocalExecutor().call, window=4)
-    assert [call.key for call, _ in outcomes] == [call.key for call in calls]
-    assert [isinstance(outcome, Reply) for _, outcome in outcomes] == [n != 4 for n in range(20)]
-
-
 def test_a_call_given_twice_is_answered_twice_in_order():
     call = Call("k", "echo")
     source = CallSource(itertools.repeat(call, 3), 2, ordered=True)
@@ -230,46 +222,6 @@ def test_little_is_sent_ahead_of_a_slow_call():
     assert len(pulled) <= 10
     assert [call.key for call, _ in source.settle(slow, reply)] == [f"k{n}" for n in pulled]
     assert source.next() is not None
-
-
-def test_packs_through_a_dispatcher(serve):
-    def script(peer):
-        request = peer.next_event()
-        assert request.inputs == (TensorSpec("<f8", (4, 2, 2)),)
-        peer.send(Failed(request.id, "rejected", "not-finite", "item 1: NaN"))
-        for n in range(4):
-            request = peer.next_event()
-            assert request.key == f"k{n}"
-            if n == 1:
-                peer.send(Failed(request.id, "rejected", "not-finite", "NaN at [0, 0]"))
-            else:
-                peer.answer(request, peer.payload)
-        while True:
-            request = peer.connection.next_event()
-            assert request is NEED_DATA
-            data = peer.sock.recv(100)
-            peer.connection.receive_data(data)
-            if not data:
-                return
-
-    calls = [Call(f"k{n}", "lu", {}, (np.full((2, 2), float(n)),)) for n in range(4)]
-    with Dispatcher((serve(script),), CREDENTIAL) as dispatcher:
-        outcomes = list(dispatcher.map(calls, window=2, ordered=True, pack=4))
-    assert [call for call, _ in outcomes] == calls
-    assert [getattr(outcome, "code", "") for _, outcome in outcomes] == ["", "not-finite", "", ""]
-    assert bytes(outcomes[3][1].tensors["out"].data) == np.full((2, 2), 3.0).tobytes()
-
-
-def test_order_through_a_dispatcher(serve):
-    def script(peer):
-        requests = [peer.next_event() for _ in range(3)]
-        for request in reversed(requests):
-            peer.answer(request, request.key.encode())
-
-    with Dispatcher((serve(script),), CREDENTIAL) as dispatcher:
-        calls = [Call(f"k{n}", "echo") for n in range(3)]
-        outcomes = list(dispatcher.map(calls, window=3, ordered=True))
-    assert [call.key for call, _ in outcomes] == ["k0", "k1", "k2"]
 
 
 def test_arrays_are_inputs_as_they_are():

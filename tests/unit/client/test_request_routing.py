@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from yarn_accel.client.binding import Binding, Endpoint
-from yarn_accel.client.calls import Call, Reference, Reply, Tensor
+from yarn_accel.client.calls import Call, Reply, Tensor
 from yarn_accel.client.discovery import DiscoveredServers, ServerWatch, parse_servers
 from yarn_accel.client.request_routing import (
     FIRST_BACKOFF_S,
@@ -19,7 +19,6 @@ from yarn_accel.client.request_routing import (
     RoutingHints,
     ServerState,
     parse_routing_hints,
-    sent_bytes,
 )
 from yarn_accel.core.server_choice import ChooserSettings, RoutableRequest, ServerView
 from yarn_accel.wire import TensorSpec
@@ -116,15 +115,9 @@ def test_home_settings_and_figures():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"policy": {"name": "paper"}},
-        {"policy": {"name": "weighted"}},
-        {"policy": None},
-        {"policy": "container"},
-        {"loads": None},
-        {"loads": {}},
-        {"loads": {"stranger": LOAD}},
-        {"age_s": 11.0},
-        {"binding": Binding()},
+        *({"policy": policy} for policy in ({"name": "paper"}, {"name": "weighted"}, None, "container")),
+        *({"loads": loads} for loads in (None, {}, {"stranger": LOAD})),
+        *({"age_s": 11.0}, {"binding": Binding()}),
     ],
 )
 def test_without_fresh_figures_of_that_policy_there_is_none(changes):
@@ -176,10 +169,6 @@ def reply(n_bytes=0, **seconds):
 
 def view(**changes):
     return ServerView(**{"server": "w1", "seq": 1, "queue_s": 3.0, **changes})
-
-
-def test_only_what_travels_counts_as_sent():
-    assert sent_bytes(Call("k", "lu", {}, (tensor(10), Reference("file:/a"), tensor(5)))) == 15
 
 
 def test_the_rate_is_that_of_its_answers_where_the_agent_knows_none():

@@ -1,10 +1,11 @@
 """The two files in data/ were written by Hadoop 3.5.0's own `Credentials`, one in each format."""
 
+import base64
 from pathlib import Path
 
 import pytest
 
-from yarn_accel.client.token_file import read_secrets, write_secrets
+from yarn_accel.client.token_file import StoredToken, read_secrets, read_tokens, write_secrets
 from yarn_accel.errors import RemoteProtocolError
 
 DATA = Path(__file__).parent / "data"
@@ -18,6 +19,20 @@ IN_BOTH = {
 @pytest.mark.parametrize("name", ["format0.token", "format1.token"])
 def test_reads_what_hadoop_wrote(name):
     assert read_secrets((DATA / name).read_bytes()) == IN_BOTH
+
+
+@pytest.mark.parametrize("name", ["format0.token", "format1.token"])
+def test_reads_the_tokens_that_hadoop_wrote_and_shows_nothing_secret_of_them(name):
+    tokens = read_tokens((DATA / name).read_bytes())
+    assert tokens == (StoredToken(b"identifier", b"password", "HDFS_DELEGATION_TOKEN", "10.0.0.1:8020"),)
+    assert repr(tokens[0]) == "StoredToken(kind='HDFS_DELEGATION_TOKEN', service='10.0.0.1:8020')"
+
+
+def test_the_form_of_a_token_in_an_address():
+    token = StoredToken(b"identifier", b"password" * 20, "HDFS_DELEGATION_TOKEN", "10.0.0.1:8020")
+    raw = b"\x0aidentifier\x8f\xa0" + b"password" * 20 + b"\x15HDFS_DELEGATION_TOKEN\x0d10.0.0.1:8020"
+    assert base64.urlsafe_b64decode(token.url_form() + "==") == raw
+    assert "=" not in token.url_form()
 
 
 def test_what_is_written_begins_as_hadoop_wants_it():

@@ -9,9 +9,10 @@ from yarn_accel.core.credential_grant import (
     GrantedCredential,
     GrantRules,
     Requester,
+    Revocations,
     decide,
+    parse_revocations,
 )
-from yarn_accel.core.revocations import Revocations, parse_revocations
 
 ALICE = Requester(1001, "alice", 1001)
 RULES = GrantRules(frozenset({990, 65534}), frozenset({"operator"}), 12 * 3600.0)

@@ -157,12 +157,7 @@ def test_objects_records_and_text_are_refused(array):
     [
         b"{'descr': '<f8', 'fortran_order': 1, 'shape': (1,)}",
         b"{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}",
-        b"{'descr': '<f8'}",
-        b"[",
-        b"\0",
-        b"1",
-        b"'" * 99,
-        b"",
+        *(b"{'descr': '<f8'}", b"[", b"\0", b"1", b"'" * 99, b""),
     ],
 )
 def test_a_header_that_is_none_is_refused(header):

@@ -15,8 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.fixtures.refusals import refused
 from yarn_accel.errors import RejectedError
-from yarn_accel.formats import BytesInMemory, conversions, describe, load
+from yarn_accel.formats import BytesInMemory, describe, load
 from yarn_accel.wire import ITEM_BYTES
 
 LENGTH = {1: 2, 2: 4, 3: 4}
@@ -24,13 +25,8 @@ LENGTH = {1: 2, 2: 4, 3: 4}
 
 def npy(header_text, content=b"", version=(1, 0), encoding="latin-1"):
     header = header_text.encode(encoding)
-    return (
-        b"\x93NUMPY"
-        + bytes(version)
-        + len(header).to_bytes(LENGTH.get(version[0], 2), "little")
-        + header
-        + content
-    )
+    n_bytes = len(header).to_bytes(LENGTH.get(version[0], 2), "little")
+    return b"\x93NUMPY" + bytes(version) + n_bytes + header + content
 
 
 def ours(content, uri="x.npy"):
@@ -69,7 +65,7 @@ def fields(descr="'<f8'", order="False", shape="(2, 3)"):
 
 
 KINDS = sorted({name[1:] for name in ITEM_BYTES})
-LETTERS = ["?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "p", "P", "e", "f", "d", "F", "D"]
+LETTERS = list("?bBhHiIlLqQpPefdFD")
 NAMES = [
     "bool",
     "int8",
@@ -84,13 +80,25 @@ NAMES = [
     "int",
 ]
 DESCRIPTIONS = st.one_of(
-    st.builds(
-        lambda order, kind: order + kind,
-        st.sampled_from(["", "<", ">", "=", "|"]),
-        st.sampled_from(KINDS + LETTERS),
-    ),
+    st.tuples(st.sampled_from(["", *"<>=|"]), st.sampled_from(KINDS + LETTERS)).map("".join),
     st.sampled_from(
-        [*NAMES, "<float64", "f08", "f3", "f4f4", "Float64", " f8", "f8 ", "", "<", "x", "i16", "B1", "\xe9"]
+        [
+            *NAMES,
+            "int",
+            "<float64",
+            "f08",
+            "f3",
+            "f4f4",
+            "Float64",
+            " f8",
+            "f8 ",
+            "",
+            "<",
+            "x",
+            "i16",
+            "B1",
+            "\xe9",
+        ]
     ),
 )
 # Each with the number of elements that its writer may have meant.
@@ -114,8 +122,9 @@ SHAPES = st.one_of(
         lambda shape: (shape, 6)
     ),
 )
+NUMPYS = "{{'descr': {d}, 'fortran_order': {o}, 'shape': {s}, }}"
 LAYOUTS = st.sampled_from(
-    ["{{'descr': {d}, 'fortran_order': {o}, 'shape': {s}, }}"] * 6
+    [NUMPYS] * 6
     + [
         "{{'shape': {s}, 'descr': {d}, 'fortran_order': {o}}}",
         "{{u'descr': u{d}, u'fortran_order': {o}, u'shape': {s}}}",
@@ -146,15 +155,9 @@ LAYOUTS = st.sampled_from(
     n_padding=st.sampled_from([0, 1, 63, 9_000, 11_000]),
     seed=st.integers(0, 99),
 )
-@example(
-    "{{'descr': {d}, 'fortran_order': {o}, 'shape': {s}, }}", ">i2", "True", ("(3L, 4L)", 12), (1, 0), 0, 1
-)
-@example(
-    "{{'descr': {d}, 'fortran_order': {o}, 'shape': {s}, }}", "<u1", "False", ("(2, 2)", 4), (1, 0), 0, 1
-)
-@example(
-    "{{'descr': {d}, 'fortran_order': {o}, 'shape': {s}, }}", "=f8", "False", ("(2, 2)", 4), (3, 0), 0, 1
-)
+@example(NUMPYS, ">i2", "True", ("(3L, 4L)", 12), (1, 0), 0, 1)
+@example(NUMPYS, "<u1", "False", ("(2, 2)", 4), (1, 0), 0, 1)
+@example(NUMPYS, "=f8", "False", ("(2, 2)", 4), (3, 0), 0, 1)
 def test_it_takes_and_refuses_what_numpy_does(layout, descr, order, shape, version, n_padding, seed):
     text, n_elements = shape
     header = layout.format(d=repr(descr), o=order, s=text) + " " * n_padding + "\n"
@@ -169,43 +172,15 @@ def test_it_takes_and_refuses_what_numpy_does(layout, descr, order, shape, versi
 
 
 @pytest.mark.parametrize(
-    "descr", ["<u1", "<i1", "<b1", ">u1", "=u1", "u1", "|u1", "=f8", "f8", "|f8", "d", "float64", ">f8", "?"]
-)
-@pytest.mark.parametrize("uri", ["x.npy", "x.npz"])
-def test_every_spelling_of_an_element_type_is_read(descr, uri):
-    array = np.array([[1, 0, 3], [4, 5, 6]]).astype(descr)
-    content = npy(fields(repr(descr)), array.tobytes())
-    if uri == "x.npz":
-        file = io.BytesIO()
-        np.savez(file, a=array)
-        stored = file.getvalue()
-        content = stored
-    found = ours(content, uri)
-    np.testing.assert_array_equal(found, array)
-    assert bool(conversions(describe(BytesInMemory(content), uri))) == (array.dtype.str[0] == ">")
-
-
-@pytest.mark.parametrize(
     "descr",
     [
-        "'|O'",
-        "'<U4'",
-        "'|S4'",
-        "'<M8[s]'",
-        "'<m8'",
-        "'<f16'",
-        "'<c32'",
-        "'|V8'",
-        "'3f8'",
-        "'f8,f8'",
-        "('<f8', ())",
-        "[('x', '<f8')]",
+        *("'|O'", "'<U4'", "'|S4'", "'<M8[s]'", "'<m8'", "'<f16'", "'<c32'", "'|V8'", "'3f8'", "'f8,f8'"),
+        *("('<f8', ())", "[('x', '<f8')]"),
     ],
 )
 def test_types_that_are_refused_on_purpose(descr):
-    with pytest.raises(RejectedError, match="arrays of type") as caught:
+    with refused("bad-npy", match="arrays of type"):
         describe(BytesInMemory(npy(fields(descr), bytes(96))), "x.npy")
-    assert caught.value.code == "bad-npy"
 
 
 def test_more_axes_or_longer_ones_than_can_travel_are_refused_by_shape():
@@ -216,9 +191,8 @@ def test_more_axes_or_longer_ones_than_can_travel_are_refused_by_shape():
 
 def test_an_error_says_that_the_name_decided():
     for uri, content in (("a/x.npy", b"\x00" * 200), ("a/x.npy", b""), ("a/x.npz", npy(fields(), bytes(48)))):
-        with pytest.raises(RejectedError) as caught:
+        with pytest.raises(RejectedError, match=f"; it is read as {uri[-4:]} because of its name"):
             describe(BytesInMemory(content), uri)
-        assert caught.value.message.endswith(f"; it is read as {uri[-4:]} because of its name")
     with pytest.raises(RejectedError) as caught:
         describe(BytesInMemory(npy(fields(), bytes(8))), "x.npy")
     assert "its name" not in caught.value.message

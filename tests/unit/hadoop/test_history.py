@@ -4,28 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from yarn_accel.hadoop.history import (
-    TaskAttempt,
-    client_error,
-    failed_attempt_diagnosis,
-    first_error_line,
-    log_contents,
-    parse_attempts,
-    parse_counters,
-)
+from yarn_accel.hadoop import history
 
 COUNTER = {"name": "done", "totalCounterValue": 8, "mapCounterValue": 0, "reduceCounterValue": 0}
-ATTEMPT = {
-    "id": "attempt_1_0001_m_000000_0",
-    "type": "MAP",
-    "rack": "/rack1",
-    "state": "FAILED",
-    "nodeHttpAddress": "w1:8042",
-    "startTime": 1500,
-    "finishTime": 4500,
-    "assignedContainerId": "container_1",
-    "diagnostics": "Error: x",
-}
+ATTEMPT = {"id": "attempt_1_0001_m_000000_0", "type": "MAP", "rack": "/rack1", "state": "FAILED"}
+ATTEMPT |= {"nodeHttpAddress": "w1:8042", "startTime": 1500, "finishTime": 4500}
+ATTEMPT |= {"assignedContainerId": "container_1", "diagnostics": "Error: x"}
 LOG = (
     "Container: container_1 on w1_8041\nLogAggregationType: AGGREGATED\n====\nLogType:stderr\n"
     "LogLastModifiedTime:Sat\nLogLength:{}\nLogContents:\n{}\nEnd of LogType:stderr\n*****\n\n"
@@ -36,19 +20,20 @@ LOG = (
 @pytest.mark.parametrize("as_group", [lambda g: g, lambda g: [g]])
 def test_counters_of_one_or_many(counter, as_group):
     group = {"counterGroupName": "yarn-accel", "counter": counter}
-    assert parse_counters({"jobCounters": {"id": "job_1", "counterGroup": as_group(group)}}) == {
+    assert history.parse_counters({"jobCounters": {"id": "job_1", "counterGroup": as_group(group)}}) == {
         "yarn-accel": {"done": 8}
     }
 
 
-@pytest.mark.parametrize("answer", [{}, {"jobCounters": None}, {"jobCounters": {"counterGroup": None}}])
-def test_no_counters(answer):
-    assert parse_counters(answer) == {}
+@pytest.mark.parametrize("nothing", [{}, {"jobCounters": None, "taskAttempts": None}])
+def test_no_counters_and_no_attempts(nothing):
+    assert history.parse_counters(nothing or {"jobCounters": {"counterGroup": None}}) == {}
+    assert history.parse_attempts(nothing or {"taskAttempts": {"taskAttempt": None}}) == []
 
 
 @pytest.mark.parametrize("sent", [ATTEMPT, [ATTEMPT]])
 def test_an_attempt(sent):
-    (attempt,) = parse_attempts({"taskAttempts": {"taskAttempt": sent}})
+    (attempt,) = history.parse_attempts({"taskAttempts": {"taskAttempt": sent}})
     assert (attempt.node, attempt.rack, attempt.kind, attempt.state) == ("w1", "/rack1", "MAP", "FAILED")
     assert (attempt.start_s, attempt.finish_s) == (1.5, 4.5)
     assert (attempt.container, attempt.node_web) == ("container_1", "w1:8042")
@@ -56,27 +41,22 @@ def test_an_attempt(sent):
 
 def test_an_attempt_that_never_got_a_container():
     bare = {"id": "attempt_1_0001_m_000000_0", "nodeHttpAddress": None, "startTime": -1, "finishTime": None}
-    (attempt,) = parse_attempts({"taskAttempts": {"taskAttempt": bare}}, "MAP")
+    (attempt,) = history.parse_attempts({"taskAttempts": {"taskAttempt": bare}}, "MAP")
     assert (attempt.node, attempt.rack, attempt.kind) == ("", "", "MAP")
     assert (attempt.start_s, attempt.finish_s, attempt.container) == (0.0, 0.0, "")
 
 
-@pytest.mark.parametrize("answer", [{}, {"taskAttempts": None}, {"taskAttempts": {"taskAttempt": None}}])
-def test_no_attempts(answer):
-    assert parse_attempts(answer) == []
-
-
 @pytest.mark.parametrize("text", ["", "one\ntwo", "it says\nEnd of LogType:stderr\nitself"])
-def test_a_log_comes_out_of_its_frame(text: str):
-    assert log_contents(LOG.format(len(text), text)) == text
+def test_a_log_comes_out_of_its_frame(text):
+    assert history.log_contents(LOG.format(len(text), text)) == text
 
 
 def test_no_log_and_a_log_that_was_cut():
-    assert log_contents("Can not find logs for container:container_1") is None
-    assert log_contents(LOG.format(9, "one\ntwo").partition("two")[0]) == "one\n"
+    assert history.log_contents("Can not find logs for container:container_1") is None
+    assert history.log_contents(LOG.format(9, "one\ntwo").partition("two")[0]) == "one\n"
 
 
-GOOD = TaskAttempt("attempt_1_m_0_0", "MAP", "w1", "/r1", "SUCCEEDED", 1, 2, "container_1", "w1:8042")
+GOOD = history.TaskAttempt("attempt_1_m_0_0", "MAP", "w1", "/r1", "SUCCEEDED", 1, 2, "container_1", "w1:8042")
 BAD = replace(
     GOOD, attempt="attempt_1_m_1_0", state="FAILED", container="container_2", diagnostics="Error: a\n at b"
 )
@@ -85,17 +65,17 @@ BAD = replace(
 class Logs:
     """Stands in for the history server: answers one log after the other for each look."""
 
-    def __init__(self, *answers: str | None) -> None:
+    def __init__(self, *answers):
         self.answers = list(answers)
-        self.asked: list[str] = []
+        self.asked = []
 
-    def log(self, attempt: TaskAttempt) -> str | None:
+    def log(self, attempt):
         self.asked.append(attempt.attempt)
         return self.answers.pop(0)
 
 
-def diagnose(logs: Logs, *attempts: TaskAttempt, patience_s: float = 60) -> str:
-    return failed_attempt_diagnosis(logs, attempts, patience_s, lambda _: None)  # type: ignore[arg-type]
+def diagnose(logs, *attempts, patience_s=60):
+    return history.failed_attempt_diagnosis(logs, attempts, patience_s, lambda _: None)
 
 
 def test_the_first_line_of_the_first_failed_attempt():
@@ -161,14 +141,14 @@ def test_no_failed_attempt_no_diagnosis():
         ([], "the client ended and wrote nothing"),
     ],
 )
-def test_the_cause_in_a_client_s_output(lines: list[str], cause: str):
-    assert client_error(lines) == cause
+def test_the_cause_in_a_client_s_output(lines, cause):
+    assert history.client_error(lines) == cause
 
 
 def test_lines_of_the_machinery_are_not_the_task_s_own():
     noise = "log4j:WARN x\nreporter:counter:a,b,1\nreporter:status:s\nOpenJDK 64-Bit Server VM warning: y\n\n"
-    assert first_error_line(noise + "mine\nother") == "mine"
-    assert first_error_line(noise) == ""
+    assert history.first_error_line(noise + "mine\nother") == "mine"
+    assert history.first_error_line(noise) == ""
 
 
 def test_a_traceback_is_the_line_that_names_the_exception():
@@ -179,4 +159,4 @@ def test_a_traceback_is_the_line_that_names_the_exception():
         "ModuleNotFoundError: No module named 'numpy'\n"
         "INFO: x\n"
     )
-    assert first_error_line(traceback) == "ModuleNotFoundError: No module named 'numpy'"
+    assert history.first_error_line(traceback) == "ModuleNotFoundError: No module named 'numpy'"

@@ -1,35 +1,27 @@
 """Our applications on a cluster, by RPC and by the web service; and the addresses that follow."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pwd
 import socket
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.unit.adapters.hadoop_rpc.fake_hadoop import FakeHadoop, in_thread
 from tests.unit.launch.yarn import Yarn, app, report, rm_client
+from yarn_accel.adapters.hadoop_rpc.methods import GetApplicationsResponse
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationState
 from yarn_accel.errors import ConfigError, StartupError, StorageError, UnavailableError
+from yarn_accel.hadoop import rm_client as hadoop_rm_client
 from yarn_accel.hadoop import rm_client as rm_client_module
-from yarn_accel.hadoop.rm_client import (
-    RmClient,
-    find_running,
-    kill,
-    mapper_environment,
-    one_of,
-    tracking_pages,
-)
+from yarn_accel.hadoop.rm_client import kill
 from yarn_accel.hadoop.site import HadoopSite, SiteSettings
 
 _SERVICES = ("", "scheduler.", "admin.")
 
 
-def test_uploads_go_to_the_users_home_or_where_the_settings_say(tmp_path) -> None:
+def test_uploads_go_to_the_users_home_or_where_the_settings_say(tmp_path):
     ours = rm_client(tmp_path, **{"fs.defaultFS": "hdfs://nn:8020/"})
     assert ours.staging_uri() == "hdfs://nn:8020/user/alice/.yarn-accel"
     assert ours.staging_uri("hdfs://nn:8020/apps/accel/") == "hdfs://nn:8020/apps/accel"
@@ -39,7 +31,7 @@ def test_uploads_go_to_the_users_home_or_where_the_settings_say(tmp_path) -> Non
         rm_client(tmp_path).staging_uri()
 
 
-def test_names_that_only_the_cluster_knows_become_addresses(tmp_path) -> None:
+def test_names_that_only_the_cluster_knows_become_addresses(tmp_path):
     ours = rm_client(tmp_path)
     assert ours.url_of(report(1)) == "http://10.0.0.2:4000"
     assert ours.url_of(report(1, host="other")) == "http://other:4000"
@@ -49,12 +41,12 @@ def test_names_that_only_the_cluster_knows_become_addresses(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("away", [{"rpc_port": -1}, {"host": "N/A"}, {"host": ""}])
-def test_a_master_between_two_attempts_has_no_address(tmp_path, away) -> None:
+def test_a_master_between_two_attempts_has_no_address(tmp_path, away):
     with pytest.raises(UnavailableError, match="does not run at the moment"):
         rm_client(tmp_path).url_of(report(1, **away))
 
 
-def test_only_live_applications_of_ours_are_found_oldest_first() -> None:
+def test_only_live_applications_of_ours_are_found_oldest_first():
     yarn = Yarn()
     for each in (
         report(5),
@@ -64,42 +56,42 @@ def test_only_live_applications_of_ours_are_found_oldest_first() -> None:
         report(2, type="MAPREDUCE"),
     ):
         yarn.add(each)
-    assert [each.id.number for each in asyncio.run(find_running(yarn))] == [3, 4, 5]
-    assert [each.id.number for each in asyncio.run(find_running(yarn, "other"))] == [4]
+    assert [each.id.number for each in asyncio.run(hadoop_rm_client.find_running(yarn))] == [3, 4, 5]
+    assert [each.id.number for each in asyncio.run(hadoop_rm_client.find_running(yarn, "other"))] == [4]
 
 
-def test_the_one_that_is_meant() -> None:
+def test_the_one_that_is_meant():
     several = [report(1), report(2)]
-    assert one_of(several[:1]) is several[0]
-    assert one_of(several, str(app(2))) is several[1]
+    assert hadoop_rm_client.one_of(several[:1]) is several[0]
+    assert hadoop_rm_client.one_of(several, str(app(2))) is several[1]
     with pytest.raises(ConfigError, match=f"{app(1)}.*{app(2)}.*--application"):
-        one_of(several)
+        hadoop_rm_client.one_of(several)
     with pytest.raises(UnavailableError, match="no application of type yarn-accel runs: yarn-accel start"):
-        one_of([])
+        hadoop_rm_client.one_of([])
     with pytest.raises(UnavailableError, match=f"{app(3)} does not run"):
-        one_of(several, str(app(3)))
-    assert one_of([*several, report(4, name="other")], "other").name == "other"
+        hadoop_rm_client.one_of(several, str(app(3)))
+    assert hadoop_rm_client.one_of([*several, report(4, name="other")], "other").name == "other"
     mine = replace(report(5), user="bob")
-    assert one_of([*several, mine], user="bob") is mine, "where several run, one's own"
+    assert hadoop_rm_client.one_of([*several, mine], user="bob") is mine, "where several run, one's own"
     with pytest.raises(ConfigError, match="several applications run"):
-        one_of([*several, mine], user="carl")
+        hadoop_rm_client.one_of([*several, mine], user="carl")
 
 
-def test_a_kill_is_asked_for_until_it_is_done() -> None:
+def test_a_kill_is_asked_for_until_it_is_done():
     yarn = Yarn()
     yarn.add(report(1))
     asyncio.run(kill(yarn, app(1), "why"))
     assert yarn.killed == [app(1), app(1)]
 
     class Stuck(Yarn):
-        async def kill(self, application, diagnostics="") -> bool:
+        async def kill(self, application, diagnostics=""):
             return False
 
     with pytest.raises(UnavailableError, match="has not ended"):
         asyncio.run(kill(Stuck(), app(1), "why", wait_s=0))
 
 
-def test_looking_at_a_cluster_needs_no_java(tmp_path, monkeypatch) -> None:
+def test_looking_at_a_cluster_needs_no_java(tmp_path, monkeypatch):
     """`status`, `top` and `explain` run where only the configuration is."""
     (tmp_path / "core-site.xml").write_text(
         "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn:8020</value></property>"
@@ -109,56 +101,53 @@ def test_looking_at_a_cluster_needs_no_java(tmp_path, monkeypatch) -> None:
     (tmp_path / "yarn-accel-site.yaml").write_text("client_hosts_file: hosts\n")
     bare = {"HADOOP_CONF_DIR": str(tmp_path), "HADOOP_USER_NAME": "alice"}
 
-    def no_java(*_: object) -> None:
+    def no_java(*_):
         raise StartupError("no Java")
 
     monkeypatch.setattr("yarn_accel.hadoop.site.find_java", no_java)
     with pytest.raises(StartupError, match="Java"):
         HadoopSite.load(bare)
-    ours = RmClient.load(bare)
+    ours = hadoop_rm_client.RmClient.load(bare)
     assert ours.staging_uri() == "hdfs://nn:8020/user/alice/.yarn-accel"
     assert ours.site.resourcemanager_webs() == ["http://10.0.0.7:8088"]
 
 
-def site(folder: Path, **properties: str) -> dict[str, str]:
+def site(folder, **properties):
     """The environment of somebody whose site has only these properties in its yarn-site.xml."""
     (folder / "core-site.xml").write_text("<configuration/>")
-    rows = "".join(
-        f"<property><name>{name}</name><value>{value}</value></property>"
-        for name, value in properties.items()
-    )
+    rows = "".join(f"<property><name>{n}</name><value>{v}</value></property>" for n, v in properties.items())
     (folder / "yarn-site.xml").write_text(f"<configuration>{rows}</configuration>")
     return {"HADOOP_CONF_DIR": str(folder)}
 
 
-def test_an_address_that_is_none_is_reported_with_its_file_and_key(tmp_path) -> None:
+def test_an_address_that_is_none_is_reported_with_its_file_and_key(tmp_path):
     with pytest.raises(ConfigError, match=r"yarn-site\.xml: .*ha.rm-ids names none"):
-        RmClient.load(site(tmp_path, **{"yarn.resourcemanager.ha.enabled": "true"}))
+        hadoop_rm_client.RmClient.load(site(tmp_path, **{"yarn.resourcemanager.ha.enabled": "true"}))
     key = "yarn.resourcemanager.address"
     with pytest.raises(ConfigError, match=rf"yarn-site\.xml: {key}: 'rm:80x' is no host:port"):
-        RmClient.load(site(tmp_path, **{key: "rm:80x"}))
+        hadoop_rm_client.RmClient.load(site(tmp_path, **{key: "rm:80x"}))
 
 
-def test_the_user_is_who_this_process_runs_as(tmp_path, monkeypatch) -> None:
+def test_the_user_is_who_this_process_runs_as(tmp_path, monkeypatch):
     monkeypatch.setenv("LOGNAME", "somebody-else")
     monkeypatch.setenv("USER", "somebody-else")
     environ = site(tmp_path, **{"yarn.resourcemanager.hostname": "rm"})
-    assert RmClient.load(environ).user == pwd.getpwuid(os.geteuid()).pw_name
-    assert RmClient.load({**environ, "HADOOP_USER_NAME": "ada"}).user == "ada"
+    assert hadoop_rm_client.RmClient.load(environ).user == pwd.getpwuid(os.geteuid()).pw_name
+    assert hadoop_rm_client.RmClient.load({**environ, "HADOOP_USER_NAME": "ada"}).user == "ada"
 
 
-def test_where_no_resource_manager_answers_its_settings_are_named(tmp_path, monkeypatch) -> None:
+def test_where_no_resource_manager_answers_its_settings_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(rm_client_module, "_RM_PATIENCE_S", 0.0)
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        ours = RmClient.load(
+        ours = hadoop_rm_client.RmClient.load(
             site(tmp_path, **{f"yarn.resourcemanager.{each}address": address for each in _SERVICES})
         )
 
-        async def ask() -> None:
+        async def ask():
             async with ours.manager() as manager:
-                await find_running(manager)
+                await hadoop_rm_client.find_running(manager)
 
         with pytest.raises(UnavailableError, match=rf"no ResourceManager answers: .*{address}") as caught:
             asyncio.run(ask())
@@ -173,27 +162,24 @@ TWO = {
 }
 
 
-def listed(number: int, started: int, url: str = "") -> dict[str, Any]:
-    return {
-        "id": f"application_1_{number}",
-        "startedTime": started,
-        "trackingUrl": url or f"http://rm/{number}",
-    }
+def listed(number, started, url="", **more):
+    more |= {"id": f"application_1_{number}", "startedTime": started}
+    return {**more, "trackingUrl": url or f"http://rm/{number}"}
 
 
 @pytest.fixture
-def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def pages(tmp_path, monkeypatch):
     """The pages that are found when the first ResourceManager is away and the second answers this."""
 
-    def act(answer: Any) -> tuple[str, ...]:
-        def get(url: str, **_: object) -> Any:
+    def act(answer):
+        def get(url, **_):
             assert url.endswith("/ws/v1/cluster/apps?states=RUNNING&applicationTypes=yarn-accel")
             if "rm1" in url:
                 raise UnavailableError("away")
             return answer
 
         monkeypatch.setattr(rm_client_module, "get_json", get)
-        return tracking_pages(SiteSettings(tmp_path, TWO), "yarn-accel")
+        return hadoop_rm_client.tracking_pages(SiteSettings(tmp_path, TWO), "yarn-accel")
 
     return act
 
@@ -209,25 +195,22 @@ def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         ("<html>", ()),
     ],
 )
-def test_the_pages_of_what_runs_newest_first(pages: Any, answer: Any, found: tuple[str, ...]) -> None:
+def test_the_pages_of_what_runs_newest_first(pages, answer, found):
     assert pages(answer) == found
 
 
-def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def get(url: str, **_: object) -> Any:
+def test_nobody_answers(tmp_path, monkeypatch):
+    def get(url, **_):
         raise UnavailableError("away")
 
     monkeypatch.setattr(rm_client_module, "get_json", get)
-    assert tracking_pages(SiteSettings(tmp_path, TWO), "yarn-accel") == ()
+    assert hadoop_rm_client.tracking_pages(SiteSettings(tmp_path, TWO), "yarn-accel") == ()
 
 
 @pytest.fixture
-def several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SiteSettings:
-    reports = [
-        {**listed(1, 5), "name": "of-ann", "user": "ann"},
-        {**listed(2, 9), "name": "of bob", "user": "bob"},
-        {**listed(3, 7), "name": "second", "user": "bob"},
-    ]
+def several(tmp_path, monkeypatch):
+    reports = [listed(1, 5, name="of-ann", user="ann"), listed(2, 9, name="of bob", user="bob")]
+    reports += [listed(3, 7, name="second", user="bob")]
     monkeypatch.setattr(rm_client_module, "get_json", lambda url, **_: {"apps": {"app": reports}})
     return SiteSettings(tmp_path, TWO)
 
@@ -243,19 +226,40 @@ def several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SiteSettings:
     ],
 )
 def test_a_job_uses_the_application_of_its_user_or_the_one_that_is_named(
-    several: SiteSettings,
-    monkeypatch: pytest.MonkeyPatch,
-    user: str,
-    wanted: str,
-    pages: str,
-    named: str | None,
-) -> None:
+    several,
+    monkeypatch,
+    user,
+    wanted,
+    pages,
+    named,
+):
     """A name that Hadoop's options would split is replaced by the id."""
     monkeypatch.setenv("HADOOP_USER_NAME", user)
-    found = mapper_environment(several, wanted)
+    found = hadoop_rm_client.mapper_environment(several, wanted)
     assert found == {"ACCEL_MASTER": pages, **({"ACCEL_APPLICATION": named} if named else {})}
 
 
-def test_one_that_does_not_run_is_refused_with_those_that_do(several: SiteSettings) -> None:
+def test_with_kerberos_a_mapper_gets_the_masters_own_address(tmp_path, ticket, keytabs):
+    """The ResourceManager's proxy wants a ticket, and no mapper has one."""
+    running = [
+        report(1, host="w1", rpc_port=4001, user="bob", start_ms=1),
+        report(2, host="w2", rpc_port=4002, user="alice", start_ms=2),
+        report(3, host="N/A", rpc_port=-1, user="alice", start_ms=3),
+    ]
+    handlers = {"getApplications": lambda _: GetApplicationsResponse(tuple(running))}
+    with in_thread(FakeHadoop(handlers, tokens=[], keytab=keytabs["rm"])) as manager:
+        properties = {
+            "hadoop.security.authentication": "kerberos",
+            "yarn.resourcemanager.principal": "rm/m.test",
+            "yarn.resourcemanager.address": str(manager.address),
+        }
+        site = SiteSettings(tmp_path, properties)
+        found = hadoop_rm_client.mapper_environment(site)
+        assert hadoop_rm_client.site_user(site) == "alice"
+    environ = {"ACCEL_APPLICATION": "yarn-accel", "ACCEL_SERVICE_USER": "alice"}
+    assert found == {"ACCEL_MASTER": "http://w2:4002", **environ}
+
+
+def test_one_that_does_not_run_is_refused_with_those_that_do(several):
     with pytest.raises(UnavailableError, match=r"no application third runs; running: of bob .*of-ann"):
-        mapper_environment(several, "third")
+        hadoop_rm_client.mapper_environment(several, "third")

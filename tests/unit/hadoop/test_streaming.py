@@ -7,34 +7,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yarn_accel.errors import ConfigError, JobError, StartupError
+from yarn_accel.hadoop import streaming
 from yarn_accel.hadoop.java import HadoopInstall
 from yarn_accel.hadoop.site import HadoopSite
-from yarn_accel.hadoop.streaming import (
-    CREDENTIAL_PROPERTY,
-    NLINE_INPUT_FORMAT,
-    JobResult,
-    StreamingAdditions,
-    StreamingJob,
-    client_argv,
-    complete,
-    run_streaming,
-)
 from yarn_accel.testbed.single_node import free_ports
 
 GENERIC = {"-D", "-files"}
 STREAMING = {"-input", "-output", "-mapper", "-reducer", "-inputformat", "-outputformat", "-io"}
 
 
-def job(**changes) -> StreamingJob:
-    return StreamingJob(**{"name": "j", "mapper": "cat", "inputs": ["/in"], "output": "/out", **changes})
+def job(**changes):
+    return streaming.StreamingJob(
+        **{"name": "j", "mapper": "cat", "inputs": ["/in"], "output": "/out", **changes}
+    )
 
 
-def option_values(argv: list[str], option: str) -> list[str]:
+def option_values(argv, option):
     return [argv[k + 1] for k, part in enumerate(argv) if part == option]
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> HadoopSite:
+def site(tmp_path):
     (tmp_path / "class-path.jar").write_bytes(b"")
     install = HadoopInstall(
         Path("/jdk/bin/java"), tmp_path, tmp_path / "class-path.jar", tmp_path / "s.jar", "3.5.0", 1, 1
@@ -62,15 +55,17 @@ def test_a_reducer_means_one_reduce_unless_said_otherwise():
 
 
 def test_lines_of_a_manifest_come_without_their_offset():
-    argv = job(input_format=NLINE_INPUT_FORMAT).argv()
+    argv = job(input_format=streaming.NLINE_INPUT_FORMAT).argv()
     assert "stream.map.input.ignoreKey=true" in argv
-    kept = job(input_format=NLINE_INPUT_FORMAT, properties={"stream.map.input.ignoreKey": "false"}).argv()
+    kept = job(
+        input_format=streaming.NLINE_INPUT_FORMAT, properties={"stream.map.input.ignoreKey": "false"}
+    ).argv()
     assert "stream.map.input.ignoreKey=false" in kept
     assert not any("ignoreKey" in part for part in job().argv())
 
 
 @pytest.mark.parametrize("name", ["/a,b", "/a b"])
-def test_a_name_that_hadoop_would_split_is_refused(name: str):
+def test_a_name_that_hadoop_would_split_is_refused(name):
     with pytest.raises(ConfigError, match="cannot be shipped"):
         job(files=[name]).argv()
 
@@ -101,8 +96,8 @@ def test_generic_options_come_first_and_the_same_job_gives_the_same_arguments(**
     assert option_values(argv, "-input") == changes["inputs"]
 
 
-def test_the_client_gets_the_site_s_options_and_our_log_format(site: HadoopSite):
-    argv = client_argv(site, job(), ["-Xlog:cds"])
+def test_the_client_gets_the_site_s_options_and_our_log_format(site):
+    argv = streaming.client_argv(site, job(), ["-Xlog:cds"])
     assert "-Xlog:cds" in argv
     assert "-Djdk.net.hosts.file=/h" in argv
     assert any(part.startswith("-Dlog4j.configuration=file:") for part in argv)
@@ -111,23 +106,23 @@ def test_the_client_gets_the_site_s_options_and_our_log_format(site: HadoopSite)
     assert argv[main + 1 :] == job().argv()
 
 
-def test_a_dead_resourcemanager_is_one_line(site: HadoopSite):
+def test_a_dead_resourcemanager_is_one_line(site):
     with pytest.raises(StartupError, match=r"no ResourceManager answers at 127.0.0.1:\d+") as caught:
-        run_streaming(site, job(), lambda _: None)
+        streaming.run_streaming(site, job(), lambda _: None)
     assert caught.value.exit_code == 3
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_to_ship_must_exist(site: HadoopSite, tmp_path: Path):
+def test_a_file_to_ship_must_exist(site, tmp_path):
     with pytest.raises(JobError, match=r"ships .*/none.pyz, which does not exist"):
-        run_streaming(site, job(files=[f"{tmp_path}/none.pyz#a"]), lambda _: None)
+        streaming.run_streaming(site, job(files=[f"{tmp_path}/none.pyz#a"]), lambda _: None)
 
 
 def test_a_failed_result_becomes_an_error_with_its_diagnosis():
-    failed = JobResult("job_1_2", "FAILED", {}, [], 1.0, "no numpy (attempt_1 on w1)")
+    failed = streaming.JobResult("job_1_2", "FAILED", {}, [], 1.0, "no numpy (attempt_1 on w1)")
     with pytest.raises(JobError, match=r"job_1_2 failed: no numpy \(attempt_1 on w1\)"):
         failed.check()
-    done = JobResult("job_1_2", "SUCCEEDED", {}, [], 1.0)
+    done = streaming.JobResult("job_1_2", "SUCCEEDED", {}, [], 1.0)
     assert done.check() is done
 
 
@@ -136,9 +131,9 @@ JOB = ("-input", "in", "-output", "out", "-mapper")
 
 @pytest.fixture
 def additions(tmp_path):
-    return StreamingAdditions(
+    return streaming.StreamingAdditions(
         "python3.9",
-        {"mapreduce.map.resource.acct/slot": "1", CREDENTIAL_PROPERTY: "credential"},
+        {"mapreduce.map.resource.acct/slot": "1", streaming.CREDENTIAL_PROPERTY: "credential"},
         [tmp_path / "client.zip"],
         {"PYTHONPATH": "client.zip", "ACCEL_MASTER": "http://master"},
     )
@@ -152,8 +147,8 @@ def script(tmp_path):
 
 
 def test_the_shortest_job_gets_everything_it_needs(additions, script, tmp_path):
-    assert complete([*JOB, str(script)], additions) == [
-        *("-D", "mapreduce.map.resource.acct/slot=1", "-D", f"{CREDENTIAL_PROPERTY}=credential"),
+    assert streaming.complete([*JOB, str(script)], additions) == [
+        *("-D", "mapreduce.map.resource.acct/slot=1", "-D", f"{streaming.CREDENTIAL_PROPERTY}=credential"),
         *("-files", f"{script},{tmp_path}/client.zip"),
         *("-input", "in", "-output", "out", "-mapper", "python3.9 my_mapper.py"),
         *("-cmdenv", "PYTHONPATH=client.zip", "-cmdenv", "ACCEL_MASTER=http://master"),
@@ -164,11 +159,11 @@ def test_what_the_user_says_wins(additions, script):
     given = [
         *("-cmdenv", "PYTHONPATH=mine", "-cmdenv", "ACCEL_MASTER=http://other", "-cmdenv", "A=b"),
         *(*JOB, f"python3.12 {script} --fast", "-reducer", "cat", "-verbose"),
-        *("-D", f"{CREDENTIAL_PROPERTY}=mine", "-Dmapreduce.map.resource.acct/slot=2"),
+        *("-D", f"{streaming.CREDENTIAL_PROPERTY}=mine", "-Dmapreduce.map.resource.acct/slot=2"),
         *("-files", "hdfs:///x/client.zip,words#list", "-archives", "env.tgz#env"),
     ]
-    assert complete(given, additions) == [
-        *("-D", f"{CREDENTIAL_PROPERTY}=mine", "-D", "mapreduce.map.resource.acct/slot=2"),
+    assert streaming.complete(given, additions) == [
+        *("-D", f"{streaming.CREDENTIAL_PROPERTY}=mine", "-D", "mapreduce.map.resource.acct/slot=2"),
         *("-archives", "env.tgz#env", "-files", f"hdfs:///x/client.zip,words#list,{script}"),
         *("-cmdenv", "A=b", "-input", "in", "-output", "out"),
         *("-mapper", "python3.12 my_mapper.py --fast", "-reducer", "cat", "-verbose"),
@@ -177,7 +172,7 @@ def test_what_the_user_says_wins(additions, script):
 
 
 def test_programs_of_the_nodes_stay_as_they_are(additions):
-    assert "/bin/cat missing.py" in complete([*JOB, "/bin/cat missing.py"], additions)
+    assert "/bin/cat missing.py" in streaming.complete([*JOB, "/bin/cat missing.py"], additions)
 
 
 @pytest.mark.parametrize(
@@ -195,11 +190,11 @@ def test_programs_of_the_nodes_stay_as_they_are(additions):
 )
 def test_what_is_missing_is_named(additions, arguments, said):
     with pytest.raises(ConfigError, match=said):
-        complete(arguments, additions)
+        streaming.complete(arguments, additions)
 
 
 def test_a_script_whose_name_hadoop_would_split_is_refused(additions, tmp_path):
     script = tmp_path / "a,b.py"
     script.write_text("")
     with pytest.raises(ConfigError, match="cannot be shipped"):
-        complete([*JOB, str(script)], additions)
+        streaming.complete([*JOB, str(script)], additions)

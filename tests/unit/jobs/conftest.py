@@ -16,24 +16,13 @@ from jobs.runners.step import Outcome, RejectedRecord, TaskRecord
 
 NODES = ("w1", "w2", "w3", "w4")
 STAGES_S = (0.1, 0.2, 0.5, 0.2, 1.0)
+PLACES = [("w1", "cpu", node, "a") for node in NODES]
 
 
 def done_rows() -> tuple[Done, ...]:
     kinds = itertools.product(("lu", "qr", "cholesky"), ("float32", "float64"), range(8))
     return tuple(
-        Done(
-            f"{op}-{dtype}-{i}",
-            op,
-            dtype,
-            (300, 300),
-            0.1 + i,
-            STAGES_S,
-            720_000,
-            "w1",
-            "cpu",
-            NODES[i % 4],
-            "a",
-        )
+        Done(f"{op}-{dtype}-{i}", op, dtype, (300, 300), 0.1 + i, STAGES_S, 720_000, *PLACES[i % 4])
         for op, dtype, i in kinds
     )
 

@@ -9,6 +9,7 @@ from jobs.demo.pictures import mosaic_rows, overview, pictures
 from jobs.demo.record import as_json, run_checks
 from jobs.demo.report import report_page
 from jobs.demo.run import InputSize, plan_input
+from jobs.demo.secure import SecureRecord
 from jobs.factorize.manifest import records
 from jobs.runners.step import RejectedRecord
 from tests.fixtures.page_reader import Reader
@@ -20,45 +21,68 @@ def failing(record) -> list[str]:
     return [check.what for check in run_checks(record) if not check.ok]
 
 
-def with_counter(outcome, name, value):
-    return replace(outcome, counters={**outcome.counters, name: value})
-
-
 def test_a_good_run_passes_every_check(record):
     assert failing(record) == []
 
 
-def test_a_record_computed_on_the_mappers_cpu_fails_the_demo(record):
-    bad = replace(record, factorize=with_counter(record.factorize, "cpu_fallback", 1))
-    assert failing(bad) == ["no record was computed on a mapper's own CPU"]
-    bad = replace(
-        record, images=replace(record.images, outcome=with_counter(record.images.outcome, "cpu_fallback", 2))
-    )
-    assert failing(bad) == ["no record was computed on a mapper's own CPU"]
+def with_fallback(outcome):
+    return replace(outcome, counters={**outcome.counters, "cpu_fallback": 1})
 
 
-def test_an_idle_or_missing_server_fails_the_demo(record):
-    first, second = record.servers
-    for servers in ((first, replace(second, done=0)), (first,), ()):
-        assert failing(replace(record, servers=servers)) == ["every pipeline server's own counter is above 0"]
+def with_residual(factorize, residual):
+    rows = (replace(factorize.results[0], residual=residual), *factorize.results[1:])
+    return {"factorize": replace(factorize, results=rows)}
 
 
-@pytest.mark.parametrize("residual", [30.0, float("inf"), float("nan")])
-def test_a_large_residual_fails_the_demo(record, residual):
-    rows = (replace(record.factorize.results[0], residual=residual), *record.factorize.results[1:])
-    bad = replace(record, factorize=replace(record.factorize, results=rows))
-    assert failing(bad) == ["every residual is below 30"]
+def with_a_reject(factorize):
+    rejects = (*factorize.rejects, RejectedRecord("good", "storage", "gone"))
+    return {"factorize": replace(factorize, rejects=rejects, n_in=50)}
 
 
-def test_a_lost_record_fails_the_demo(record):
-    bad = replace(record, factorize=replace(record.factorize, n_in=50))
-    assert failing(bad) == ["records in = done + rejected"]
+def killed_on_w4(factorize):
+    tasks = tuple(replace(t, state="KILLED") if t.node == "w4" else t for t in factorize.tasks)
+    return {"factorize": replace(factorize, tasks=tasks)}
 
 
-def test_a_reject_nobody_spoilt_fails_the_demo(record):
-    rejects = (*record.factorize.rejects, RejectedRecord("good", "storage", "gone"))
-    bad = replace(record, factorize=replace(record.factorize, rejects=rejects, n_in=50))
-    assert failing(bad) == ["exactly the records spoilt on purpose were rejected"]
+ON_A_CPU = "no record was computed on a mapper's own CPU"
+IDLE = "every pipeline server's own counter is above 0"
+LARGE = "every residual is below 30"
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        (lambda r: {"factorize": with_fallback(r.factorize)}, ON_A_CPU),
+        (lambda r: {"images": replace(r.images, outcome=with_fallback(r.images.outcome))}, ON_A_CPU),
+        (lambda r: {"servers": (r.servers[0], replace(r.servers[1], done=0))}, IDLE),
+        (lambda r: {"servers": r.servers[:1]}, IDLE),
+        (lambda r: {"servers": ()}, IDLE),
+        (lambda r: with_residual(r.factorize, 30.0), LARGE),
+        (lambda r: with_residual(r.factorize, float("inf")), LARGE),
+        (lambda r: with_residual(r.factorize, float("nan")), LARGE),
+        (lambda r: {"factorize": replace(r.factorize, n_in=50)}, "records in = done + rejected"),
+        (lambda r: with_a_reject(r.factorize), "exactly the records spoilt on purpose were rejected"),
+        (lambda r: killed_on_w4(r.factorize), "factorize mappers ran on every node (job history)"),
+    ],
+)
+def test_what_went_wrong_fails_one_check_of_the_demo(record, change, check):
+    assert failing(replace(record, **change(record))) == [check]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda r: {}, []),
+        (lambda r: {"factorize": with_fallback(r.factorize)}, [ON_A_CPU]),
+        (lambda r: {"servers": ()}, [IDLE]),
+        (lambda r: {"verified": ()}, ["factors read back pass an independent check here"]),
+        (lambda r: {"spoilt": ()}, ["exactly the records spoilt on purpose were rejected"]),
+    ],
+)
+def test_what_went_wrong_fails_one_check_of_the_demo_with_kerberos(record, change, expected):
+    rejected = tuple(reject.key for reject in record.factorize.rejects)
+    secure = SecureRecord(record.factorize, rejected, record.verified, record.servers)
+    assert [each.what for each in replace(secure, **change(record)).checks() if not each.ok] == expected
 
 
 def test_a_node_without_mappers_fails_the_demo_and_is_named(record):
@@ -68,12 +92,6 @@ def test_a_node_without_mappers_fails_the_demo_and_is_named(record):
     assert check.seen == "3 of 4, none on w4"
 
 
-def test_a_killed_attempt_does_not_count_as_a_mapper(record):
-    tasks = tuple(replace(t, state="KILLED") if t.node == "w4" else t for t in record.factorize.tasks)
-    bad = replace(record, factorize=replace(record.factorize, tasks=tasks))
-    assert failing(bad) == ["factorize mappers ran on every node (job history)"]
-
-
 def test_only_the_full_demo_asks_for_the_full_input(record):
     small = replace(record, hdfs_bytes=5)
     assert failing(small) == ["at least 300 MB in HDFS"]
@@ -81,6 +99,7 @@ def test_only_the_full_demo_asks_for_the_full_input(record):
 
 
 def test_the_report_is_one_escaped_page_without_external_assets(record, patch_images):
+    assert overview(record, patch_images).startswith(PNG)
     drawn = pictures(record, patch_images)
     assert set(drawn) == {"timeline", "requests", "stages", "residuals", "mosaic"}
     assert all(png.startswith(PNG) for png in drawn.values())
@@ -90,10 +109,6 @@ def test_the_report_is_one_escaped_page_without_external_assets(record, patch_im
     assert len(reader.asked) == 5
     assert all(each.startswith("data:image/png;base64,") for each in reader.asked)
     assert "job_1_0001, job_1_0002" in reader.text
-
-
-def test_the_overview_is_a_picture(record, patch_images):
-    assert overview(record, patch_images).startswith(PNG)
 
 
 def test_the_json_has_no_surprises(record):

@@ -31,7 +31,8 @@ def start(tmp_path, monkeypatch):
 
     def run(*argv, stdin=b"", servers=(), binding=True, **environ):
         if binding:
-            (tmp_path / "binding.json").write_text(format_binding(Binding(tuple(servers))))
+            text = format_binding(Binding(tuple(servers))) if binding is True else binding
+            (tmp_path / "binding.json").write_text(text)
         stderr = io.StringIO()
         code = main(argv, environ, io.BytesIO(stdin), io.BytesIO(), stderr)
         return code, stderr.getvalue().splitlines()
@@ -39,18 +40,28 @@ def start(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("argv", [[], ["dance"], ["--by"]])
-def test_an_unknown_verb_is_a_usage_error_that_names_the_known_ones(start, argv):
-    code, lines = start(*argv)
-    assert code == 2
-    assert "use one of factorize-map, images-map, images-reduce" in lines[0]
+USE = "use one of factorize-map, images-map, images-reduce"
 
 
-@pytest.mark.parametrize("option", ["--frobnicate", "--by=magic", "--window=many"])
-def test_a_wrong_option_is_one_line(start, option):
-    code, lines = start("factorize-map", option)
-    assert (code, len(lines)) == (2, 1)
-    assert lines[0].startswith("accel-job: ")
+@pytest.mark.parametrize(
+    ("argv", "given", "code", "said"),
+    [
+        *((argv, {}, 2, USE) for argv in ([], ["dance"], ["--by"])),
+        *(
+            (["factorize-map", option], {}, 2, "")
+            for option in ("--frobnicate", "--by=magic", "--window=many")
+        ),
+        (["factorize-map", "--no-fallback"], {"binding": False, "ACCEL_AGENT": "/no/agent"}, 2, "/no/agent"),
+        (["factorize-map"], {"binding": "{"}, 2, "binding: not JSON"),
+        (["factorize-map"], {"servers": [NOBODY]}, 3, "HADOOP_TOKEN_FILE_LOCATION is not set"),
+        (["factorize-map", "--no-fallback"], {}, 2, "names no server"),
+    ],
+)
+def test_what_cannot_be_started_is_one_line_that_says_why(start, argv, given, code, said):
+    found, (line, *more) = start(*argv, **{"NM_HOST": "w1", **given})
+    assert (found, more) == (code, [])
+    assert line.startswith("accel-job: ")
+    assert said in line
 
 
 def test_without_a_binding_and_anybody_to_ask_the_own_cpu_computes_and_says_why(start, tmp_path):
@@ -90,32 +101,6 @@ def test_a_mapper_that_begins_without_a_server_uses_one_that_comes_later(start, 
     assert options["find_servers"](False) == ServersFound((), None, "nobody yet", True)
     words["found"] = DiscoveredServers(Binding((NOBODY,)), "w1", "agent")
     assert [each.name for each in options["find_servers"](False).endpoints] == ["s1"]
-
-
-def test_without_a_binding_and_fallback_it_is_an_error_that_names_who_was_asked(start, tmp_path):
-    nobody = {"ACCEL_AGENT": str(tmp_path / "nobody.sock"), "NM_HOST": "w1"}
-    code, lines = start("factorize-map", "--no-fallback", binding=False, **nobody)
-    assert code == 2
-    assert "nobody.sock" in lines[0]
-
-
-def test_a_damaged_binding_is_named(start, tmp_path):
-    (tmp_path / "binding.json").write_text("{")
-    code, lines = start("factorize-map", binding=False)
-    assert code == 2
-    assert "binding: not JSON" in lines[0]
-
-
-def test_servers_without_a_credential_are_a_start_up_failure(start):
-    code, lines = start("factorize-map", servers=[NOBODY])
-    assert code == 3
-    assert "HADOOP_TOKEN_FILE_LOCATION is not set" in lines[0]
-
-
-def test_no_server_and_no_fallback_is_said_at_once(start):
-    code, lines = start("factorize-map", "--no-fallback")
-    assert code == 2
-    assert "names no server" in lines[0]
 
 
 def test_no_server_needs_no_credential_and_empty_input_is_fine(start):

@@ -39,6 +39,16 @@ LOCAL_IS_SLOW = pytest.mark.parametrize(
     "runner", ["inline", pytest.param("local", marks=pytest.mark.slow)], indirect=True
 )
 RUNNERS = ("inline", "local")
+
+
+def by_reference_and_by_value(slow: bool) -> pytest.MarkDecorator:
+    """Both runners, whose mappers send URIs or bytes; one of the local runner's is slow."""
+    cases = [(kind, is_by_value) for kind in RUNNERS for is_by_value in (False, True)]
+    marks = {("local", slow): pytest.mark.slow}
+    marked = [pytest.param(*each, marks=marks.get(each, ())) for each in cases]
+    return pytest.mark.parametrize(("runner", "is_by_value"), marked, indirect=["runner"])
+
+
 BAD = {
     "bad-nan": "not-finite",
     "bad-indefinite": "not-positive-definite",
@@ -83,16 +93,7 @@ def run_matrices(runner, tmp_path):
     return run
 
 
-@pytest.mark.parametrize(
-    ("runner", "is_by_value"),
-    [
-        ("inline", False),
-        ("inline", True),
-        ("local", False),
-        pytest.param("local", True, marks=pytest.mark.slow),
-    ],
-    indirect=["runner"],
-)
+@by_reference_and_by_value(slow=True)
 def test_matrices_are_factorized_and_bad_records_are_named(run_matrices, tmp_path, is_by_value):
     outcome = run_matrices(is_by_value=is_by_value)
     assert (outcome.n_in, len(outcome.results), len(outcome.rejects)) == (17, 12, 5)
@@ -111,16 +112,7 @@ def test_matrices_are_factorized_and_bad_records_are_named(run_matrices, tmp_pat
     assert [path.name for path in (tmp_path / "out").iterdir() if path.suffix != ".npz"] == []
 
 
-@pytest.mark.parametrize(
-    ("runner", "is_by_value"),
-    [
-        ("inline", False),
-        ("inline", True),
-        pytest.param("local", False, marks=pytest.mark.slow),
-        ("local", True),
-    ],
-    indirect=["runner"],
-)
+@by_reference_and_by_value(slow=False)
 def test_a_task_keeps_its_factors_in_one_file(run_matrices, runner, tmp_path, is_by_value):
     lines = run_matrices.manifest.splitlines()
     without = "".join(line.rpartition("\t")[0] + "\t-\n" if "\t" in line else line + "\n" for line in lines)
@@ -147,16 +139,6 @@ def test_the_factors_of_a_record_that_was_rejected_are_missed_by_name(run_matric
     entries = good_entries(run_matrices.manifest)
     with pytest.raises(StorageError, match="no factors of bad-indefinite, bad-missing, bad-nan, bad-short"):
         list(factors_of(Store(), entries, folder_uri))
-
-
-@LOCAL_IS_SLOW
-@pytest.mark.parametrize(("residual", "n_checked"), [("none", 0), ("sample", 3), ("all", 12)])
-def test_as_many_are_checked_as_wanted(run_matrices, residual, n_checked):
-    good = "".join(line + "\n" for line in run_matrices.manifest.splitlines() if line.startswith("m"))
-    outcome = run_matrices(good, residual=residual)
-    assert len(outcome.results) == 12
-    assert len([row for row in outcome.results if row.residual is not None]) == n_checked
-    assert outcome.counters["sent"] == 12 + n_checked
 
 
 def test_only_the_local_runner_uses_a_server(runners, run_matrices, runner):
@@ -281,23 +263,9 @@ def test_strict_images_name_the_second_of_a_key(runner, tmp_path):
                 writer.append(key, image)
     for number, names in enumerate(("ab", "c")):
         inputs = [file_uri(tmp_path / name) for name in names]
+        job, name = ImagesJob(k=2, is_strict=True), f"{tmp_path.name}-{number}"
         with pytest.raises(JobError, match=r"record [lk] \(doubled-record\): another record has the key"):
-            run_images(
-                runner,
-                Store(),
-                inputs,
-                9,
-                ImagesJob(k=2, is_strict=True),
-                silent,
-                f"{tmp_path.name}-{number}",
-            )
-
-
-@LOCAL_IS_SLOW
-def test_strict_images_name_the_first_bad_one(runner, tmp_path, image_files):
-    _, inputs = image_files
-    with pytest.raises(JobError, match=r"record broken/000096 \(broken-image\)"):
-        run_images(runner, Store(), inputs, 98, ImagesJob(is_strict=True), silent, name=tmp_path.name)
+            run_images(runner, Store(), inputs, 9, job, silent, name)
 
 
 @pytest.mark.parametrize("is_strict", [False, True], ids=["a job that ends well", "a job that fails"])
@@ -393,11 +361,9 @@ def test_nothing_is_left_of_a_closed_runner(tmp_path, monkeypatch):
 
 
 def test_stderr_is_read_as_hadoop_reads_it():
-    counters, first = parse_stderr(
-        "reporter:status:waiting\nreporter:counter:yarn-accel,done,2\n\nboom\nreporter:counter:yarn-accel,done,3\nlater\n"
-    )
-    assert counters == {"done": 5}
-    assert first == "boom"
+    counted = "reporter:counter:yarn-accel,done,"
+    said = f"reporter:status:waiting\n{counted}2\n\nboom\n{counted}3\nlater\n"
+    assert parse_stderr(said) == ({"done": 5}, "boom")
 
 
 def test_data_in_hdfs_is_no_local_input():

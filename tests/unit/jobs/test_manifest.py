@@ -34,7 +34,6 @@ from jobs.factorize.matrices import (
     plan_flawed,
     plan_matrices,
     ratios,
-    verify,
 )
 from jobs.runners.local import InlineRunner
 from yarn_accel.errors import RejectedError
@@ -105,9 +104,7 @@ def test_a_wrong_field_is_named_with_its_cure(field, value, said):
 
 
 def test_the_number_of_fields_is_named():
-    with pytest.raises(
-        RejectedError, match=r"number of fields is 1 in 'garbage'.*separated by TABs: key, uri"
-    ):
+    with pytest.raises(RejectedError, match=r"fields is 1 in 'garbage'.*separated by TABs: key, uri"):
         parse_entry("garbage")
 
 
@@ -161,10 +158,6 @@ def test_the_key_of_a_broken_line_is_its_first_field_when_that_is_one():
     assert key_of("this is garbage").startswith("line-")
 
 
-def test_the_size_of_the_file_follows_from_the_entry():
-    assert parse_entry(GOOD).n_bytes == 512 * 512 * 8
-
-
 def array(matrix):
     flat = np.frombuffer(make_bytes(matrix), DTYPES[matrix.dtype])
     return flat.reshape((matrix.n, matrix.n), order=matrix.order)
@@ -212,13 +205,6 @@ def test_dealing_makes_runs_of_about_equal_work():
     assert max(work) < 1.5 * min(work)
 
 
-def test_the_manifest_says_where_everything_is():
-    planned = plan_matrices(2, 8, 16)
-    entries = [parse_entry(line) for line in manifest_of(planned, "file:///in", "file:///out").splitlines()]
-    assert [entry.n_bytes for entry in entries] == [matrix.n_bytes for matrix in planned]
-    assert entries[0].uri == f"file:///in/{planned[0].key}.bin"
-
-
 def factors_of(matrix, operation):
     from scipy import linalg
 
@@ -246,22 +232,13 @@ def test_good_factors_pass_and_damaged_ones_do_not(operation, dtype):
     assert max(ratios(matrix.astype(float), factors, operation, eps).values()) > LIMIT
 
 
-def test_a_sample_is_drawn_by_its_seed(tmp_path):
-    planned = [matrix for matrix in plan_matrices(12, 8, 16) if matrix.operation == "lu"]
-    files = {}
-    for matrix in planned:
-        files[f"file:///in/{matrix.key}.bin"] = make_bytes(matrix)
-        np.savez(tmp_path / "f.npz", **factors_of(array(matrix), "lu"))
-        files[f"file:///out/{matrix.key}.npz"] = (tmp_path / "f.npz").read_bytes()
-    lines = manifest_of(planned, "file:///in", "file:///out").splitlines()
+def test_a_sample_is_drawn_by_its_seed():
+    lines = manifest_of(plan_matrices(12, 8, 16), "file:///in", "file:///out").splitlines()
     entries = [parse_entry(line) for line in lines]
     some = drawn(entries, sample=2, seed=3)
     assert some == drawn(entries, sample=2, seed=3)
     assert len(some) == 2
     assert drawn(entries) == entries
-    everything = verify(files.__getitem__, ((entry, files[entry.output_uri]) for entry in entries))
-    assert [check.key for check in everything] == [entry.key for entry in entries]
-    assert all(check.residual < LIMIT for check in everything)
 
 
 FOLDER = Path(jobs.factorize.__file__).parent

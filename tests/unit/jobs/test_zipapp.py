@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp, sources
+from tests.fixtures.programs import ran
 
 MAPPER_PYTHON = "3.8"
 
@@ -23,16 +24,7 @@ def run(
     python: str, archive: Path, *words: str, cwd: Path, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     environ.setdefault("PATH", os.environ["PATH"])
-    return subprocess.run(
-        [python, "-I", str(archive), *words],
-        cwd=cwd,
-        env=environ,
-        capture_output=True,
-        text=True,
-        input="",
-        timeout=60,
-        check=False,
-    )
+    return ran([python, "-I", str(archive), *words], cwd=cwd, env=environ, input="", timeout=60)
 
 
 def test_the_same_sources_give_the_same_bytes(archive, tmp_path):
@@ -76,14 +68,7 @@ def test_it_starts_on_other_pythons_without_any_package(archive, tmp_path, find_
 def test_a_too_old_python_is_named_before_anything_else(archive, tmp_path, find_python, version):
     python = find_python(version)
     environ = {"PATH": os.environ["PATH"]}
-    done = subprocess.run(
-        [python, str(archive), "factorize-map"],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran([python, str(archive), "factorize-map"], cwd=tmp_path, env=environ)
     assert done.returncode == 3
     assert done.stderr.splitlines() == [
         f"accel-job: Python {version} on this node is too old, 3.8 or newer is needed: "

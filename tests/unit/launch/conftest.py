@@ -20,6 +20,7 @@ from tests.unit.launch.yarn import Yarn, app, report
 from yarn_accel.hadoop.control import RetainedApplication
 from yarn_accel.hadoop.rm_client import RmClient
 from yarn_accel.launch import application_cli, bootstrap
+from yarn_accel.launch.packing import Environment, Requirement
 
 SCRIPT = Path(bootstrap.__file__)
 #: An interpreter that sees nothing of the environment the tests run in.
@@ -35,6 +36,14 @@ if "wait" in sys.argv:
 
 Pack = Callable[..., Path]
 Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Environment:
+    """A packed environment, as far as uploads look at it."""
+    path = tmp_path / f"accel-environment-{'0a' * 16}.zip"
+    path.write_bytes(b"zip")
+    return Environment(path, "0a" * 16, Requirement(**bootstrap.node_facts()), 3, 10, 1)
 
 
 @pytest.fixture

@@ -45,6 +45,18 @@ class Master:
                 raise self.status
             known = {name: {name: {}} if self.apps else {} for name in "ab"}
             return self.status or {"ended": known["a"], "apps": known["b"], "figures": {}}
+        if verb == "tasks-logs":
+            if document["task"] != "a/0":
+                raise RejectedError("no-log", "no attempt is known")
+            web = {"n1": "http://n1:8042", "n2": ""}
+            return {"attempts": [{"attempt": f"attempt_{n}", "node": n, "url": web[n]} for n in web]}
+        if verb == "server-logs":
+            return {
+                "servers": [
+                    {"container": f"container_{n}", "node": f"n{n}", "url": f"http://n{n}:8042/container_{n}"}
+                    for n in (1, 2)
+                ]
+            }
         if verb == "tasks-use":
             return {"step_s": 5.0, "workers": {}}
         if document["app"] not in self.apps:

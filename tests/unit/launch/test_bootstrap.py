@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -23,17 +21,24 @@ DEADLINE_S = 120.0
 OLD_PYTHONS = ("3.6", "3.7", "3.8", "3.9")
 
 
-def provided(archive: Path, root: Path) -> Path:
-    folder, lock = bootstrap.provide(str(archive), [root])
+def provided(archive, *roots):
+    folder, lock = bootstrap.provide(str(archive), list(roots))
     os.close(lock)
     return folder
 
 
-def names(root: Path) -> set[str]:
+def names(root):
     return {path.name for path in root.iterdir() if not path.name.endswith(".lock")}
 
 
-def test_it_becomes_the_command_with_the_environment_on_the_path(pack_small, start, tmp_path) -> None:
+def refused(process, code, *words):
+    """It ends with this code, and says this."""
+    _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == code
+    assert all(word in err for word in words), err
+
+
+def test_it_becomes_the_command_with_the_environment_on_the_path(pack_small, start, tmp_path):
     process = start(pack_small(), "agent", "--name", "a b", PYTHONHOME="/nowhere", MARK="kept")
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, err
@@ -46,7 +51,7 @@ def test_it_becomes_the_command_with_the_environment_on_the_path(pack_small, sta
     assert "PYTHONHOME" not in reported["environ"]
 
 
-def test_a_second_start_does_not_unpack_again(pack_small, tmp_path) -> None:
+def test_a_second_start_does_not_unpack_again(pack_small, tmp_path):
     archive = pack_small()
     folder = provided(archive, tmp_path / "cache")
     before = (folder / "yarn_accel/__init__.py").stat().st_ino
@@ -55,7 +60,7 @@ def test_a_second_start_does_not_unpack_again(pack_small, tmp_path) -> None:
     assert (folder / "yarn_accel/__init__.py").stat().st_ino == before
 
 
-def test_eight_at_once_unpack_it_once_though_the_first_is_killed(pack_small, start, tmp_path) -> None:
+def test_eight_at_once_unpack_it_once_though_the_first_is_killed(pack_small, start, tmp_path):
     """Eight containers of a node start together; the one that unpacks is killed in the middle of it."""
     content = {f"data/{n}.bin": random.Random(n).randbytes(1 << 20) for n in range(60)}
     archive = pack_small(content)
@@ -75,7 +80,7 @@ def test_eight_at_once_unpack_it_once_though_the_first_is_killed(pack_small, sta
         assert (root / folder / f"data/{n}.bin").read_bytes() == content[f"data/{n}.bin"]
 
 
-def test_who_waited_to_unpack_goes_on_when_another_has_and_runs(pack_small, tmp_path, monkeypatch) -> None:
+def test_who_waited_to_unpack_goes_on_when_another_has_and_runs(pack_small, tmp_path, monkeypatch):
     """The other one keeps the lock, shared, for weeks: waiting for it to be free would never end."""
     archive = pack_small()
     digest = archive.stem.removeprefix("accel-environment-")
@@ -83,7 +88,7 @@ def test_who_waited_to_unpack_goes_on_when_another_has_and_runs(pack_small, tmp_
     root.mkdir(0o700)
     locked, was_refused = bootstrap._locked, threading.Event()
 
-    def noticed(path: Path, kind: int) -> int | None:
+    def noticed(path, kind):
         lock = locked(path, kind)
         if lock is None:
             was_refused.set()
@@ -104,7 +109,7 @@ def test_who_waited_to_unpack_goes_on_when_another_has_and_runs(pack_small, tmp_
         os.close(other)
 
 
-def test_what_a_killed_one_left_is_removed_by_the_next(pack_small, start, tmp_path) -> None:
+def test_what_a_killed_one_left_is_removed_by_the_next(pack_small, start, tmp_path):
     archive = pack_small({f"data/{n}.bin": random.Random(n).randbytes(1 << 20) for n in range(60)})
     root = tmp_path / "cache"
     process = start(archive)
@@ -117,14 +122,14 @@ def test_what_a_killed_one_left_is_removed_by_the_next(pack_small, start, tmp_pa
     assert names(root) == {left.removesuffix(".tmp")}
 
 
-def test_unused_versions_go_but_the_one_used_last(pack_small, tmp_path) -> None:
+def test_unused_versions_go_but_the_one_used_last(pack_small, tmp_path):
     root = tmp_path / "cache"
     folders = [provided(pack_small({"version": b"%d" % n}), root) for n in range(4)]
     assert names(root) == {folders[2].name, folders[3].name}
     assert len(list(root.glob("*.lock"))) == 2
 
 
-def test_a_version_somebody_runs_from_stays(pack_small, start, tmp_path) -> None:
+def test_a_version_somebody_runs_from_stays(pack_small, start, tmp_path):
     root = tmp_path / "cache"
     process = start(pack_small({"version": b"0"}), "wait")
     used = Path(json.loads(process.stdout.readline())["environ"]["ACCEL_ENVIRONMENT"])
@@ -137,7 +142,7 @@ def test_a_version_somebody_runs_from_stays(pack_small, start, tmp_path) -> None
     assert used.name not in names(root)
 
 
-def test_after_a_boot_it_is_unpacked_again(pack_small, tmp_path, monkeypatch) -> None:
+def test_after_a_boot_it_is_unpacked_again(pack_small, tmp_path, monkeypatch):
     archive = pack_small()
     folder = provided(archive, tmp_path / "cache")
     (folder / "yarn_accel/launch/container_entry.py").write_bytes(b"")  # as after a power failure
@@ -146,18 +151,14 @@ def test_after_a_boot_it_is_unpacked_again(pack_small, tmp_path, monkeypatch) ->
     assert (folder / "yarn_accel/launch/container_entry.py").read_bytes()
 
 
-def test_an_archive_cut_short_is_refused(pack_small, start, tmp_path) -> None:
+def test_an_archive_cut_short_is_refused(pack_small, start, tmp_path):
     archive = pack_small({"data": random.Random(1).randbytes(100_000)})
     archive.write_bytes(archive.read_bytes()[:50_000])
-    process = start(archive)
-    _, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == bootstrap.EXIT_DAMAGED
-    assert "damaged" in err
-    assert os.uname().nodename in err
+    refused(start(archive), bootstrap.EXIT_DAMAGED, "damaged", os.uname().nodename)
     assert names(tmp_path / "cache") == set()
 
 
-def test_a_flipped_byte_is_refused(pack_small, tmp_path) -> None:
+def test_a_flipped_byte_is_refused(pack_small, tmp_path):
     archive = pack_small({"data": random.Random(1).randbytes(100_000)})
     content = bytearray(archive.read_bytes())
     content[len(content) // 2] ^= 1
@@ -167,25 +168,25 @@ def test_a_flipped_byte_is_refused(pack_small, tmp_path) -> None:
     assert caught.value.exit_code == bootstrap.EXIT_DAMAGED
 
 
-def test_another_content_under_that_name_is_refused(pack_small, tmp_path) -> None:
+def test_another_content_under_that_name_is_refused(pack_small, tmp_path):
     with pytest.raises(StartRefused, match="not what its name says"):
         provided(pack_small(digest="0" * 32), tmp_path / "cache")
     assert names(tmp_path / "cache") == set()
 
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "a/../../outside"])
-def test_a_name_that_leads_outside_is_refused(pack_small, tmp_path, name) -> None:
+def test_a_name_that_leads_outside_is_refused(pack_small, tmp_path, name):
     with pytest.raises(StartRefused, match="no name of a file"):
         provided(pack_small({name: b"x"}), tmp_path / "cache" / "deep")
     assert not list(tmp_path.rglob("outside"))
 
 
-def test_an_archive_that_is_not_there_is_refused(tmp_path) -> None:
+def test_an_archive_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(StartRefused, match="must be a resource"):
         provided(tmp_path / f"accel-environment-{'0' * 32}.zip", tmp_path / "cache")
 
 
-def test_a_full_disk_is_said_with_the_space_needed(pack_small, start, tmp_path, monkeypatch) -> None:
+def test_a_full_disk_is_said_with_the_space_needed(pack_small, start, tmp_path, monkeypatch):
     space = SimpleNamespace(f_bavail=10, f_frsize=1 << 20, f_flag=0)
     monkeypatch.setattr(os, "statvfs", lambda path: space)
     with pytest.raises(StartRefused, match=r"10 MiB free, 65 MiB needed.*free disk space") as caught:
@@ -194,19 +195,19 @@ def test_a_full_disk_is_said_with_the_space_needed(pack_small, start, tmp_path, 
     assert names(tmp_path / "cache") == set()
 
 
-def test_a_file_system_without_execution_is_not_used(pack_small, tmp_path, monkeypatch) -> None:
+def test_a_file_system_without_execution_is_not_used(pack_small, tmp_path, monkeypatch):
     space = SimpleNamespace(f_bavail=1 << 20, f_frsize=1 << 20, f_flag=os.ST_NOEXEC)
     monkeypatch.setattr(os, "statvfs", lambda path: space)
     with pytest.raises(StartRefused, match="noexec"):
         provided(pack_small(), tmp_path / "cache")
 
 
-def test_a_disk_that_fills_up_costs_the_unused_versions_first(pack_small, tmp_path, monkeypatch) -> None:
+def test_a_disk_that_fills_up_costs_the_unused_versions_first(pack_small, tmp_path, monkeypatch):
     root = tmp_path / "cache"
     provided(pack_small({"version": b"0"}), root)
     write, calls = bootstrap._write, []
 
-    def full_once(*arguments: object) -> object:
+    def full_once(*arguments):
         calls.append(arguments)
         if len(calls) == 1:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -218,7 +219,7 @@ def test_a_disk_that_fills_up_costs_the_unused_versions_first(pack_small, tmp_pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_really_full_disk_leaves_nothing_behind(pack_small, start, tmp_path, monkeypatch) -> None:
+def test_a_really_full_disk_leaves_nothing_behind(pack_small, start, tmp_path, monkeypatch):
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", str(disk)], check=True)
@@ -231,25 +232,21 @@ def test_a_really_full_disk_leaves_nothing_behind(pack_small, start, tmp_path, m
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_the_next_folder_is_taken_when_the_first_cannot_be_used(pack_small, tmp_path) -> None:
-    blocked = tmp_path / "blocked"
-    blocked.write_text("a file")
-    folder, lock = bootstrap.provide(str(pack_small()), [blocked, tmp_path / "second"])
-    os.close(lock)
+def test_the_next_folder_is_taken_when_the_first_cannot_be_used(pack_small, tmp_path):
+    (tmp_path / "blocked").write_text("a file")
+    folder = provided(pack_small(), tmp_path / "blocked", tmp_path / "second")
     assert folder.parent == tmp_path / "second"
 
 
-def test_the_folder_that_has_it_already_comes_first(pack_small, tmp_path) -> None:
+def test_the_folder_that_has_it_already_comes_first(pack_small, tmp_path):
     archive = pack_small()
-    provided(archive, tmp_path / "second")
-    folder, lock = bootstrap.provide(str(archive), [tmp_path / "first", tmp_path / "second"])
-    os.close(lock)
-    assert folder.parent == tmp_path / "second"
+    folder = provided(archive, tmp_path / "second")
+    assert provided(archive, tmp_path / "first", tmp_path / "second") == folder
     assert not (tmp_path / "first").exists()
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707])
-def test_no_code_is_loaded_from_where_others_can_write(pack_small, tmp_path, mode) -> None:
+def test_no_code_is_loaded_from_where_others_can_write(pack_small, tmp_path, mode):
     root = tmp_path / "cache"
     root.mkdir()
     root.chmod(mode)
@@ -257,14 +254,14 @@ def test_no_code_is_loaded_from_where_others_can_write(pack_small, tmp_path, mod
         provided(pack_small(), root)
 
 
-def test_no_code_is_loaded_through_a_link(pack_small, tmp_path) -> None:
+def test_no_code_is_loaded_through_a_link(pack_small, tmp_path):
     (tmp_path / "real").mkdir(0o700)
     (tmp_path / "cache").symlink_to(tmp_path / "real")
     with pytest.raises(StartRefused, match="only we can write"):
         provided(pack_small(), tmp_path / "cache")
 
 
-def test_who_holds_the_lock_too_long_is_named(pack_small, tmp_path, monkeypatch) -> None:
+def test_who_holds_the_lock_too_long_is_named(pack_small, tmp_path, monkeypatch):
     archive = pack_small()
     root = tmp_path / "cache"
     root.mkdir(0o700)
@@ -280,22 +277,18 @@ def test_who_holds_the_lock_too_long_is_named(pack_small, tmp_path, monkeypatch)
         os.close(lock)
 
 
-def test_a_node_with_an_older_glibc_is_refused(pack_small, start) -> None:
-    process = start(pack_small(glibc="9.99"))
-    _, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == bootstrap.EXIT_GLIBC
-    assert "glibc is" in err
-    assert "needs 9.99" in err
+@pytest.mark.parametrize(
+    ("need", "code", "words"),
+    [
+        ({"glibc": "9.99"}, bootstrap.EXIT_GLIBC, ("glibc is", "needs 9.99")),
+        ({"machine": "s390x"}, bootstrap.EXIT_PLATFORM, ("s390x",)),
+    ],
+)
+def test_a_node_that_does_not_fit_is_refused(pack_small, start, need, code, words):
+    refused(start(pack_small(**need)), code, *words)
 
 
-def test_a_node_of_another_platform_is_refused(pack_small, start) -> None:
-    process = start(pack_small(machine="s390x"))
-    _, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == bootstrap.EXIT_PLATFORM
-    assert "s390x" in err
-
-
-def test_an_unpacked_environment_is_judged_again_by_each_start(pack_small, tmp_path, monkeypatch) -> None:
+def test_an_unpacked_environment_is_judged_again_by_each_start(pack_small, tmp_path, monkeypatch):
     archive = pack_small()
     provided(archive, tmp_path / "cache")
     monkeypatch.setattr(bootstrap, "node_facts", lambda: {"python": "3.2"})
@@ -305,7 +298,7 @@ def test_an_unpacked_environment_is_judged_again_by_each_start(pack_small, tmp_p
     assert caught.value.exit_code == bootstrap.EXIT_PYTHON
 
 
-def test_another_interpreter_of_the_node_that_fits_is_found(pack_small, start, tmp_path) -> None:
+def test_another_interpreter_of_the_node_that_fits_is_found(pack_small, start, tmp_path):
     """`python3` is too new or too old; `python9.9` is installed beside it and is run instead, once."""
     (tmp_path / "bin").mkdir()
     other = tmp_path / "bin" / "python9.9"
@@ -317,43 +310,32 @@ def test_another_interpreter_of_the_node_that_fits_is_found(pack_small, start, t
     assert process.returncode == 0, err
     assert out.split()[:3] == ["1", "-I", "-S"]
     assert out.endswith("agent a b\n")
-    alone = start(archive, "agent", PATH="/nonexistent")
-    _, err = alone.communicate(timeout=DEADLINE_S)
-    assert alone.returncode == bootstrap.EXIT_PYTHON
-    assert "install python9.9" in err
+    refused(start(archive, "agent", PATH="/nonexistent"), bootstrap.EXIT_PYTHON, "install python9.9")
 
 
 @pytest.mark.parametrize("version", OLD_PYTHONS)
-def test_old_pythons_say_what_is_wrong(pack_small, tmp_path, version) -> None:
-    python = _interpreter(version)
-    if python is None:
-        pytest.skip(f"no Python {version} here")
-    archive = pack_small()
-    completed = subprocess.run(
-        [python, "-I", "-S", bootstrap.__file__, str(archive)],
-        env={"PATH": "", "ACCEL_CACHE_DIR": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert completed.returncode == bootstrap.EXIT_PYTHON, completed.stderr
-    assert f"python3 is {version}" in completed.stderr
-
-
-def _interpreter(version: str) -> str | None:
+def test_old_pythons_say_what_is_wrong(pack_small, tmp_path, version):
     found = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
     found += [path for path in (Path(f"/usr/bin/python{version}"),) if path.exists()]
-    return str(found[0]) if found else None
+    if not found:
+        pytest.skip(f"no Python {version} here")
+    process = subprocess.Popen(
+        [found[0], "-I", "-S", bootstrap.__file__, str(pack_small())],
+        env={"PATH": "", "ACCEL_CACHE_DIR": str(tmp_path / "cache")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    refused(process, bootstrap.EXIT_PYTHON, f"python3 is {version}")
 
 
-def test_a_nodes_facts_are_those_of_its_interpreter() -> None:
+def test_a_nodes_facts_are_those_of_its_interpreter():
     facts = bootstrap.node_facts()
     assert facts["machine"] == os.uname().machine
     with contextlib.suppress(ValueError):
         assert facts["glibc"] in (os.confstr("CS_GNU_LIBC_VERSION") or "")
 
 
-def test_the_nodemanagers_folders_come_before_our_own() -> None:
+def test_the_nodemanagers_folders_come_before_our_own():
     roots = bootstrap.candidate_roots({"LOCAL_USER_DIRS": "/d1/usercache/u/,/d2/usercache/u/"})
     assert roots[:2] == [Path("/d1/usercache/u/yarn-accel"), Path("/d2/usercache/u/yarn-accel")]
     assert str(os.geteuid()) in roots[2].name

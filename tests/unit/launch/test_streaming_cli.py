@@ -13,6 +13,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.unit.adapters.hadoop_rpc.fake_hadoop import FakeHadoop, in_thread
+from yarn_accel.adapters.hadoop_rpc import ApplicationId
+from yarn_accel.adapters.hadoop_rpc.methods import (
+    GetApplicationReportResponse,
+    KillApplicationRequest,
+    KillApplicationResponse,
+)
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, FinalStatus
 from yarn_accel.cli import root
 from yarn_accel.client.task_servers import load_credential
 from yarn_accel.errors import ConfigError, JobError
@@ -87,6 +95,26 @@ def test_a_job_gets_client_script_binding_and_credential(site):
     assert not list(site.glob("yarn-accel-*")), "what was made for the job is gone"
 
 
+@pytest.mark.parametrize(
+    ("key", "variable"), [("web_ca_file", "ACCEL_CA_FILE"), ("server_ca_file", "ACCEL_SERVER_CA_FILE")]
+)
+def test_who_signed_the_certificates_travels_with_the_job(site, key, variable):
+    (site / "conf" / "yarn-accel-site.yaml").write_text(f"{key}: ca.pem\n")
+    (site / "conf" / "ca.pem").write_text("a certificate")
+    assert streaming().exit_code == 0
+    arguments = json.loads((site / "shipped" / "call.json").read_text())[0]
+    authority = next(each.partition("=")[2] for each in arguments if each.startswith(f"{variable}="))
+    assert (site / "shipped" / authority).read_text() == "a certificate"
+    (site / "conf" / "ca.pem").unlink()
+    assert key in str(streaming().exception)
+
+
+def test_no_job_is_begun_whose_result_nobody_could_read(site):
+    (site / "conf" / "yarn-accel-site.yaml").write_text("web_ca_file: ca.pem\n")
+    (site / "conf" / "ca.pem").write_text("a certificate")
+    assert isinstance(streaming("--result", "result.json").exception, ConfigError)
+
+
 def test_the_client_that_travels_is_enough_for_a_mapper(site):
     assert streaming().exit_code == 0
     archive = site / "shipped" / "yarn-accel-client.zip"
@@ -158,9 +186,12 @@ def test_a_secret_of_another_user_says_whom_to_ask(site):
 
 
 class _Answers(BaseHTTPRequestHandler):
-    """A ResourceManager and a history server, for one job."""
+    """A history server, for one job."""
 
     def do_GET(self):
+        if self.server.state is None:
+            self.send_error(404)
+            return
         path = self.path.partition("/job_1_0002")[2]
         attempt = {"id": "attempt_1", "type": "MAP", "nodeHttpAddress": "w1:8042", "state": "SUCCEEDED"}
         group = {
@@ -176,10 +207,6 @@ class _Answers(BaseHTTPRequestHandler):
             }[path]
         )
 
-    def do_PUT(self):
-        self.server.commands.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
-        self.answer({"state": "KILLED"})
-
     def answer(self, content):
         data = json.dumps(content).encode()
         self.send_response(200)
@@ -192,15 +219,21 @@ class _Answers(BaseHTTPRequestHandler):
         pass
 
 
+GONE = ApplicationReport(ApplicationId(1, 2), final_status=FinalStatus.KILLED, diagnostics="killed by\nbob")
+
+
 @pytest.fixture
 def hadoop(site, monkeypatch):
     """The site's services, as far as --result asks them; and a `mapred` that says which job it runs."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
-        server.state, server.commands = "SUCCEEDED", []
+    knows = {
+        "forceKillApplication": lambda _: KillApplicationResponse(is_completed=True),
+        "getApplicationReport": lambda _: GetApplicationReportResponse(GONE),
+    }
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server, in_thread(FakeHadoop(knows)) as manager:
+        server.state, server.manager = "SUCCEEDED", manager
         server.web = f"127.0.0.1:{server.server_port}"
-        names = ("yarn.resourcemanager.address", "yarn.resourcemanager.webapp.address")
-        names += ("mapreduce.jobhistory.webapp.address",)
-        settings = "".join(SETTING.format(name, server.web) for name in names)
+        settings = SETTING.format("yarn.resourcemanager.address", str(manager.address))
+        settings += SETTING.format("mapreduce.jobhistory.webapp.address", server.web)
         text = settings.replace("</configuration><configuration>", "")
         (site / "conf" / "yarn-site.xml").write_text(text)
         monkeypatch.setenv("SAYS", SAYS)
@@ -246,6 +279,14 @@ def test_a_failed_job_is_one_line_and_has_a_result(site, hadoop, monkeypatch):
     assert json.loads((site / "result.json").read_text())["state"] == "FAILED"
 
 
+def test_of_a_job_without_a_history_the_resourcemanager_knows_the_end(hadoop, monkeypatch):
+    monkeypatch.setattr("yarn_accel.hadoop.streaming._FAILED_PATIENCE_S", 0.0)
+    monkeypatch.setenv("STATUS", "5")
+    hadoop.state = None
+    failed = streaming("--result", "result.json")
+    assert str(failed.exception) == "job_1_0002 killed: killed by bob"
+
+
 def test_a_job_that_was_not_accepted_leaves_no_result_of_another(site, hadoop, monkeypatch):
     monkeypatch.setenv("SAYS", "ERROR streaming.StreamJob: Error Launching job : Output is there already")
     monkeypatch.setenv("STATUS", "5")
@@ -282,17 +323,7 @@ def test_a_result_that_cannot_be_written_is_refused_before_the_job(site):
 def test_what_ends_the_command_ends_the_job(site, hadoop, monkeypatch):
     monkeypatch.setenv("HANGS", "1")
     words = (
-        "-m",
-        "yarn_accel",
-        "streaming",
-        "--result",
-        "r",
-        "-input",
-        "i",
-        "-output",
-        "o",
-        "-mapper",
-        "cat",
+        *("-m", "yarn_accel", "streaming", "--result", "r", "-input", "i", "-output", "o", "-mapper", "cat"),
     )
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
@@ -304,9 +335,9 @@ def test_what_ends_the_command_ends_the_job(site, hadoop, monkeypatch):
             command.terminate()
         command.stderr.read()
     assert (first, command.returncode) == ("job: job_1_0002 submitted\n", 1)
-    ((path, sent),) = hadoop.commands
-    assert path.startswith("/ws/v1/cluster/apps/application_1_0002/state")
-    assert json.loads(sent) == {"state": "KILLED"}
+    assert hadoop.manager.seen == [
+        ("forceKillApplication", KillApplicationRequest(ApplicationId.parse("application_1_0002")))
+    ]
 
 
 def test_servers_without_a_credential_for_them_are_refused(site):

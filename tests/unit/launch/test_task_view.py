@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import json
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console, RenderableType
 
+from tests.fixtures.page_reader import Reader
 from tests.unit.launch.task_master import Master
-from tests.unit.master.task_scenes import busy_world, task_state
+from tests.unit.master.tasks.scenes import busy_world, state_with, task_state
+from tests.unit.master.test_page import rows
 from yarn_accel.cli import root
-from yarn_accel.errors import JobError, UnavailableError
+from yarn_accel.errors import ConfigError, JobError, UnavailableError
 from yarn_accel.launch import task_view, tasks_cli
 from yarn_accel.launch.application_cli import FILE_WIDTH
 from yarn_accel.launch.task_view import app_progress, dags_table, tasks_table
+from yarn_accel.master import page as pages
+from yarn_accel.master.status_documents import Query
+from yarn_accel.master.tasks import views
 
 STATUS = task_state(busy_world())
 ESCAPE = "\x1b[2J[red]x[/red]"
@@ -34,25 +40,45 @@ def line_of(text: str, name: str) -> list[str]:
     return [cell.strip() for cell in line.strip("│ ").split("│")]
 
 
+def page_of(status: dict[str, Any]) -> str:
+    state = state_with(status)
+    return pages.page(state, Query(), "", views.sections(status, state["at"]))
+
+
 def app_row(**more: Any) -> dict[str, Any]:
     return {**STATUS["apps"]["late"], **more}
 
 
-def test_applications_have_shares_and_delays() -> None:
-    text = drawn(tasks_table({**STATUS, "apps": {"late": app_row(delay=1.5, predicted_delay=1.25)}}))
-    late = line_of(text, "late")
-    counts = STATUS["apps"]["late"]["tasks"]
-    assert late[3:5] == [str(counts["running"]), f"{counts['done']} of 300"]
-    assert late[6:11] == [
-        str(STATUS["apps"]["late"]["cores"]),
-        "0",
-        f"{100 * STATUS['apps']['late']['share']:.0f} %",
-        "1.50x",
-        "1.25x",
-    ]
-    assert line_of(text, "early")[1:5] == ["done", "0", "0", "4 of 4"]
-    assert line_of(text, "n1")[1].endswith(" of 4")
-    assert "2 workers wanted" in text
+def cells_of(text: str) -> list[list[str]]:
+    """The cells of all tables on a terminal, row by row."""
+    lines = [line.strip("│").split("│") for line in text.splitlines() if line.startswith("│")]
+    return [[cell.strip() for cell in cells] for cells in lines]
+
+
+def test_a_terminal_shows_what_the_page_shows() -> None:
+    dags = {
+        "flow-2": dag_row(state="failed", error="b/t1: exit code 1"),
+        "flow-1": dag_row(dag={"n_moved": 2, "n_interrupted": 1, "lost_s": 2.5, "sd": 0.25}),
+    }
+    apps = {"late": app_row(delay=1.5, predicted_delay=1.25, begun_at=0.0)}
+    status = {**STATUS, "apps": apps, "ended": {**dags, **STATUS["ended"]}}
+    text, page = drawn(tasks_table(status), 250), Reader(page_of(status))
+    parts = [rows(page, title) for title in ("DAGs", "Applications of tasks", "Workers over time")]
+    on_page = [row for part in parts for row in part]
+    for cells, (*shown, notes) in zip(cells_of(text), on_page, strict=True):
+        # A bar stands beside how much is done.
+        known = ["" if value == "-" else value for value in cells]
+        assert all(cell.startswith(value) for cell, value in zip(shown, known, strict=True))
+        for note in filter(None, notes.split("; ")):
+            assert f"{cells[0]}: {note}" in text
+    assert line_of(text, "flow-1")[6] == "0.250"
+    assert line_of(text, "late")[9:11] == ["1.50 ×", "1.25 ×"]
+    for line in (
+        "unfairness 0.500 (mean deviation 0.500 of the mean SD) of 2",
+        "2 wanted, ",
+    ):
+        assert line in text
+        assert line in page.text
 
 
 def test_nothing_that_users_write_is_a_command_to_the_terminal() -> None:
@@ -69,7 +95,7 @@ def test_nothing_that_users_write_is_a_command_to_the_terminal() -> None:
         )
     )
     assert "\x1b[2J" not in text
-    assert text.count("?[2J[red]x[/red]") == 6
+    assert text.count("?[2J[red]x[/red]") == 8
 
 
 def test_of_many_that_ended_the_last_ones_are_shown() -> None:
@@ -77,7 +103,7 @@ def test_of_many_that_ended_the_last_ones_are_shown() -> None:
     text = drawn(tasks_table({**STATUS, "ended": ended}))
     assert "e49" in text
     assert "e29 " not in text
-    assert "... and 30 that ended before" in text
+    assert "; 30 more are left out" in text
 
 
 def test_progress_on_no_terminal_is_a_line_for_each_tenth(capsys) -> None:
@@ -86,7 +112,7 @@ def test_progress_on_no_terminal_is_a_line_for_each_tenth(capsys) -> None:
             show(app_row(tasks={"done": n_done, "running": 2, "ready": 98 - n_done}, delay=1.2))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 11, "one at the beginning, too"
-    assert lines[1].startswith("knn: 10 of 100 tasks are done, 2 run, delay 1.20x")
+    assert lines[1].startswith("knn: 10 of 100 tasks are done, 2 run, delay 1.20 ×")
 
 
 def test_progress_on_a_terminal_is_a_bar(monkeypatch) -> None:
@@ -104,7 +130,7 @@ def test_top_in_a_pipe_is_written_once(master: Master) -> None:
     master.status = STATUS
     result = CliRunner().invoke(root, ["tasks", "top"])
     assert result.exit_code == 0, result.exception
-    assert result.stdout.count("applications") == 1
+    assert result.stdout.count("Applications of tasks") == 1
     assert "late" in result.stdout
     assert len(master.asked) == 1
 
@@ -169,16 +195,13 @@ def dag_row(**more: Any) -> dict[str, Any]:
 
 
 def drawn_dags(width: int, **rows: dict[str, Any]) -> str:
-    return drawn(
-        dags_table({"policy": "mps", "ended": rows, "apps": {}, "workers": {}, "problems": []}), width
-    )
+    return drawn(dags_table({**STATUS, "ended": rows, "apps": {}, "workers": {}}), width)
 
 
 def test_a_name_can_be_copied_from_a_file() -> None:
     text = drawn_dags(FILE_WIDTH, **{NAME: dag_row()})
-    (line,) = [line for line in text.splitlines() if NAME in line]
-    cells = [cell.strip() for cell in line.strip("│").split("│")]
-    assert cells == [NAME, "preemptive", "done", "0", "8 of 8", "0.750", "3.0 s", "4.0 s", "-"]
+    cells = [NAME, "preemptive", "done", "0", "0", "8 of 8", "0.750", "3.0 s", "4.0 s", "-"]
+    assert line_of(text, NAME) == cells
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -188,13 +211,18 @@ def test_no_part_of_a_name_is_lost_on_a_narrow_terminal(width: int) -> None:
     assert "".join(cells) == NAME
 
 
-def test_costs_and_errors_have_lines_of_their_own() -> None:
-    costs = {"n_moved": 2, "n_interrupted": 1, "lost_s": 2.5}
-    failed = dag_row(state="failed", error="b/t1: exit code 1 \x1b[2J")
-    text = drawn_dags(FILE_WIDTH, a=dag_row(dag=costs), b=failed, c=dag_row())
-    notes = [line for line in text.splitlines() if line[:2] in {"a:", "b:", "c:"}]
-    assert notes == [
-        "a: 2 tasks moved to another worker before they started",
-        "a: 1 attempts interrupted, after 2.5 s together",
-        "b: b/t1: exit code 1 ?[2J",
-    ]
+def test_the_fairness_of_those_named_is_in_the_json(master: Master) -> None:
+    master.status = {**STATUS, "ended": {"a": dag_row(dag={"sd": 0.25}), "b": dag_row()}}
+
+    def ask(*names: str) -> dict[str, Any]:
+        result = CliRunner().invoke(root, ["dag", "status", *names, "--json"])
+        assert result.exit_code == 0, result.exception
+        document: dict[str, Any] = json.loads(result.stdout)
+        return document
+
+    both, one = ask(), ask("a")
+    assert (both["unfairness"], both["relative_deviation"], list(both["dags"])) == (0.5, 0.5, ["a", "b"])
+    assert (one["unfairness"], one["relative_deviation"], list(one["dags"])) == (0.0, 0.0, ["a"])
+    result = CliRunner().invoke(root, ["dag", "status", "c"])
+    assert isinstance(result.exception, ConfigError)
+    assert "the last: b, a" in str(result.exception)

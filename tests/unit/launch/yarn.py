@@ -8,15 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from yarn_accel.adapters.hadoop_rpc import (
-    Address,
-    ApplicationGoneError,
-    ApplicationId,
-    ApplicationSubmission,
-    AttributeOperation,
-    NodeId,
-    ResourceManagerAddresses,
-)
+from yarn_accel.adapters import hadoop_rpc
 from yarn_accel.adapters.hadoop_rpc.clients import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.methods import GetNewApplicationResponse
 from yarn_accel.adapters.hadoop_rpc.records import (
@@ -34,8 +26,8 @@ from yarn_accel.hadoop.site import SiteSettings
 TIMESTAMP = 1700000000000
 
 
-def app(number: int) -> ApplicationId:
-    return ApplicationId(TIMESTAMP, number)
+def app(number: int) -> hadoop_rpc.ApplicationId:
+    return hadoop_rpc.ApplicationId(TIMESTAMP, number)
 
 
 def report(number: int, state: ApplicationState = ApplicationState.RUNNING, **more: Any) -> ApplicationReport:
@@ -46,7 +38,7 @@ def report(number: int, state: ApplicationState = ApplicationState.RUNNING, **mo
 
 def node(host: str, **attributes: str) -> NodeReport:
     return NodeReport(
-        NodeId(host, 8041),
+        hadoop_rpc.NodeId(host, 8041),
         rack="/r1",
         capability=YarnResource.of(4096, 8),
         state=NodeState.RUNNING,
@@ -67,13 +59,14 @@ class Yarn:
     """
 
     def __init__(self) -> None:
-        self.reports: dict[ApplicationId, ApplicationReport] = {}
+        self.reports: dict[hadoop_rpc.ApplicationId, ApplicationReport] = {}
         self.node_reports: tuple[NodeReport, ...] = (node("w1"), node("w2"))
         self.maximum = YarnResource.of(8192, 16)
         self.story: list[ApplicationReport] = []
-        self.submitted: list[ApplicationSubmission] = []
-        self.killed: list[ApplicationId] = []
+        self.submitted: list[hadoop_rpc.ApplicationSubmission] = []
+        self.killed: list[hadoop_rpc.ApplicationId] = []
         self.next_number = 1
+        self.knows_attributes = True
 
     def add(self, each: ApplicationReport) -> ApplicationReport:
         self.reports[each.id] = each
@@ -84,20 +77,20 @@ class Yarn:
         self.next_number += 1
         return GetNewApplicationResponse(app(self.next_number - 1), self.maximum)
 
-    async def submit(self, submission: ApplicationSubmission) -> None:
+    async def submit(self, submission: hadoop_rpc.ApplicationSubmission) -> None:
         self.submitted.append(submission)
         self.add(
             report(submission.application.number, ApplicationState.NEW, name=submission.name, rpc_port=-1)
         )
 
-    async def report(self, application: ApplicationId) -> ApplicationReport:
+    async def report(self, application: hadoop_rpc.ApplicationId) -> ApplicationReport:
         if application not in self.reports:
-            raise ApplicationGoneError("x.ApplicationNotFoundException", f"no {application}")
+            raise hadoop_rpc.ApplicationGoneError("x.ApplicationNotFoundException", f"no {application}")
         if self.story:
             self.reports[application] = replace(self.story.pop(0), id=application)
         return self.reports[application]
 
-    async def kill(self, application: ApplicationId, diagnostics: str = "") -> bool:
+    async def kill(self, application: hadoop_rpc.ApplicationId, diagnostics: str = "") -> bool:
         is_first = application not in self.killed
         self.killed.append(application)
         if not is_first:
@@ -107,6 +100,9 @@ class Yarn:
 
     async def nodes(self, states: Sequence[NodeState] = ()) -> tuple[NodeReport, ...]:
         return self.node_reports
+
+    async def has_node_attributes(self) -> bool:
+        return self.knows_attributes
 
     async def applications(
         self, *, types: Sequence[str] = (), states: Sequence[ApplicationState] = (), tags: Sequence[str] = ()
@@ -118,16 +114,16 @@ class Yarn:
         )
 
     async def update_node_resource(
-        self, node: NodeId, resource: YarnResource, over_commit_timeout_ms: int = -1
+        self, node: hadoop_rpc.NodeId, resource: YarnResource, over_commit_timeout_ms: int = -1
     ) -> None:
         self.node_reports = tuple(
             replace(each, capability=resource) if each.node == node else each for each in self.node_reports
         )
 
     async def map_attributes(
-        self, operation: AttributeOperation, attributes: Mapping[str, Mapping[str, str]]
+        self, operation: hadoop_rpc.AttributeOperation, attributes: Mapping[str, Mapping[str, str]]
     ) -> None:
-        assert operation is AttributeOperation.REMOVE
+        assert operation is hadoop_rpc.AttributeOperation.REMOVE
 
         def kept(each: NodeReport) -> tuple[NodeAttribute, ...]:
             removed = attributes.get(each.node.host, {})
@@ -161,7 +157,7 @@ def rm_client(folder: Path, yarn: Yarn | None = None, **properties: str) -> Fake
         client_hosts={"rm": "10.0.0.1", "w1": "10.0.0.2"},
         master_secret_file=secret,
     )
-    address = (Address("rm", 8032),)
-    made = FakeRmClient(site, "alice", ResourceManagerAddresses(address, address, address))
+    address = (hadoop_rpc.Address("rm", 8032),)
+    made = FakeRmClient(site, "alice", hadoop_rpc.ResourceManagerAddresses(address, address, address))
     object.__setattr__(made, "yarn", yarn or Yarn())
     return made

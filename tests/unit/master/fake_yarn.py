@@ -13,52 +13,8 @@ import aiohttp
 
 from tests.unit.adapters.hadoop_rpc.fake_hadoop import NOT_REGISTERED, FakeHadoop, Refusal
 from tests.unit.master.scenes import at_once
-from yarn_accel.adapters.hadoop_rpc import (
-    ApplicationId,
-    AttemptId,
-    AttributeOperation,
-    ContainerId,
-    NodeId,
-    Token,
-    TokenFile,
-    write_token_file,
-)
-from yarn_accel.adapters.hadoop_rpc.methods import (
-    AllocateRequest,
-    AllocateResponse,
-    ContainerException,
-    FinishRequest,
-    FinishResponse,
-    GetApplicationReportResponse,
-    GetClusterNodesResponse,
-    GetContainerStatusesResponse,
-    MapAttributesRequest,
-    MapAttributesResponse,
-    RegisterResponse,
-    SerializedException,
-    StartContainersRequest,
-    StartContainersResponse,
-    StopContainersRequest,
-    StopContainersResponse,
-    UpdateNodeResourceRequest,
-    UpdateNodeResourceResponse,
-)
-from yarn_accel.adapters.hadoop_rpc.records import (
-    ApplicationReport,
-    ApplicationState,
-    ContainerState,
-    ContainerStatus,
-    LaunchContext,
-    NodeAttribute,
-    NodeAttributeKey,
-    NodeReport,
-    NodeState,
-    NodeToken,
-    Priority,
-    ResourceType,
-    YarnContainer,
-    YarnResource,
-)
+from yarn_accel.adapters import hadoop_rpc
+from yarn_accel.adapters.hadoop_rpc import methods, records
 from yarn_accel.adapters.signed_http import Signer, exchange
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.core.application import Settings
@@ -70,8 +26,8 @@ from yarn_accel.master.service import Master
 
 CONTROL = b"the control secret of this test"
 SERVER = b"the servers' secret of this test"
-NM_TOKEN = Token(b"nm", b"nm password", "NMToken", "")
-AM_TOKEN = Token(b"am", b"am password", "YARN_AM_RM_TOKEN", "")
+NM_TOKEN = hadoop_rpc.Token(b"nm", b"nm password", "NMToken", "")
+AM_TOKEN = hadoop_rpc.Token(b"am", b"am password", "YARN_AM_RM_TOKEN", "")
 DENIED = "org.apache.hadoop.yarn.exceptions.YarnException"
 INVALID_REQUEST = "org.apache.hadoop.yarn.exceptions.InvalidApplicationMasterRequestException"
 PATIENCE_S = 60.0
@@ -93,8 +49,8 @@ PLAN = """{"roles": {
 class Run:
     """One container and what runs in it."""
 
-    container: YarnContainer
-    launch: LaunchContext | None = None
+    container: records.YarnContainer
+    launch: records.LaunchContext | None = None
     is_over: bool = False
 
     @property
@@ -111,7 +67,7 @@ class FakeNode:
     rack: str
     yarn: FakeYarn
     other: dict[str, int] = field(default_factory=dict)
-    state: NodeState = NodeState.RUNNING
+    state: records.NodeState = records.NodeState.RUNNING
     attributes: dict[str, str] = field(default_factory=dict)
     refuses: str = ""
     hadoop: FakeHadoop = field(default_factory=FakeHadoop)
@@ -119,7 +75,7 @@ class FakeNode:
     says: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.capability = YarnResource.of(4096, 4, {"acct/slot": SLOTS, **self.other})
+        self.capability = records.YarnResource.of(4096, 4, {"acct/slot": SLOTS, **self.other})
         self.hadoop.handlers = {
             "startContainers": self._start,
             "stopContainers": self._stop,
@@ -128,18 +84,19 @@ class FakeNode:
         self.hadoop.tokens = [NM_TOKEN]
 
     @property
-    def id(self) -> NodeId:
-        return NodeId(self.host, self.hadoop.port)
+    def id(self) -> hadoop_rpc.NodeId:
+        return hadoop_rpc.NodeId(self.host, self.hadoop.port)
 
     @property
     def slots(self) -> int:
         return self.capability.other["acct/slot"]
 
-    def report(self) -> NodeReport:
+    def report(self) -> records.NodeReport:
         attributes = tuple(
-            NodeAttribute(NodeAttributeKey("rm.yarn.io", k), value=v) for k, v in self.attributes.items()
+            records.NodeAttribute(records.NodeAttributeKey("rm.yarn.io", k), value=v)
+            for k, v in self.attributes.items()
         )
-        return NodeReport(
+        return records.NodeReport(
             self.id, rack=self.rack, capability=self.capability, state=self.state, attributes=attributes
         )
 
@@ -154,30 +111,32 @@ class FakeNode:
             and role in run.launch.command[0]
         ]
 
-    def _start(self, request: StartContainersRequest) -> StartContainersResponse:
+    def _start(self, request: methods.StartContainersRequest) -> methods.StartContainersResponse:
         succeeded = []
         for each in request.requests:
             key = str(int(each.token.identifier))
             run = self.yarn.runs[key]
             if self.refuses:
-                failed = ContainerException(run.container.id, SerializedException(self.refuses, DENIED))
-                return StartContainersResponse(failed=(failed,))
+                failed = methods.ContainerException(
+                    run.container.id, methods.SerializedException(self.refuses, DENIED)
+                )
+                return methods.StartContainersResponse(failed=(failed,))
             run.launch = each.launch
             succeeded.append(run.container.id)
-        return StartContainersResponse(succeeded=tuple(succeeded))
+        return methods.StartContainersResponse(succeeded=tuple(succeeded))
 
-    def _stop(self, request: StopContainersRequest) -> StopContainersResponse:
+    def _stop(self, request: methods.StopContainersRequest) -> methods.StopContainersResponse:
         for each in request.ids:
             self.yarn.end(str(each.number), -105)
-        return StopContainersResponse(succeeded=request.ids)
+        return methods.StopContainersResponse(succeeded=request.ids)
 
-    def _statuses(self, request: Any) -> GetContainerStatusesResponse:
-        documents = {False: ContainerState.RUNNING, True: ContainerState.COMPLETE}
+    def _statuses(self, request: Any) -> methods.GetContainerStatusesResponse:
+        documents = {False: records.ContainerState.RUNNING, True: records.ContainerState.COMPLETE}
         known = [
             self.yarn.runs[str(each.number)] for each in request.ids if str(each.number) in self.yarn.runs
         ]
-        return GetContainerStatusesResponse(
-            tuple(ContainerStatus(run.container.id, documents[run.is_over]) for run in known)
+        return methods.GetContainerStatusesResponse(
+            tuple(records.ContainerStatus(run.container.id, documents[run.is_over]) for run in known)
         )
 
 
@@ -185,19 +144,21 @@ class FakeYarn:
     """All of it. ``async with FakeYarn({"w1": "/r1"}) as yarn``."""
 
     def __init__(self, racks: dict[str, str]) -> None:
-        self.attempt = AttemptId(ApplicationId(1763700000000, 1), 1)
+        self.attempt = hadoop_rpc.AttemptId(hadoop_rpc.ApplicationId(1763700000000, 1), 1)
         self.nodes = {host: FakeNode(host, rack, self) for host, rack in racks.items()}
         self.runs: dict[str, Run] = {}
         self.is_operator = True
         self.resource_types = ("memory-mb", "vcores", "acct/slot")
         self.is_registered = False
         #: What a report says of the application.
-        self.state = ApplicationState.RUNNING
-        self.final: FinishRequest | None = None
+        self.state = records.ApplicationState.RUNNING
+        self.final: methods.FinishRequest | None = None
+        #: Tokens of the application beside that of its master.
+        self.delegated: dict[str, hadoop_rpc.Token] = {}
         self.n_refused = 0
-        self._granted: list[YarnContainer] = []
-        self._completed: list[ContainerStatus] = []
-        self._updated: list[NodeReport] = []
+        self._granted: list[records.YarnContainer] = []
+        self._completed: list[records.ContainerStatus] = []
+        self._updated: list[records.NodeReport] = []
         self._response_id = 0
         self.rm = FakeHadoop(
             {
@@ -209,11 +170,15 @@ class FakeYarn:
         )
         self.clients = FakeHadoop(
             {
-                "getClusterNodes": lambda _: GetClusterNodesResponse(
-                    tuple(node.report() for node in self.nodes.values() if node.state is NodeState.RUNNING)
+                "getClusterNodes": lambda _: methods.GetClusterNodesResponse(
+                    tuple(
+                        node.report()
+                        for node in self.nodes.values()
+                        if node.state is records.NodeState.RUNNING
+                    )
                 ),
-                "getApplicationReport": lambda request: GetApplicationReportResponse(
-                    ApplicationReport(request.application, state=self.state)
+                "getApplicationReport": lambda request: methods.GetApplicationReportResponse(
+                    records.ApplicationReport(request.application, state=self.state)
                 ),
                 "updateNodeResource": self._update,
                 "mapAttributesToNodes": self._map,
@@ -238,7 +203,7 @@ class FakeYarn:
         if not run.is_over:
             run.is_over = True
             self._completed.append(
-                ContainerStatus(run.container.id, ContainerState.COMPLETE, "", exit_status)
+                records.ContainerStatus(run.container.id, records.ContainerState.COMPLETE, "", exit_status)
             )
 
     def kill(self, run: Run, exit_status: int = 137) -> None:
@@ -254,7 +219,7 @@ class FakeYarn:
     def lose(self, host: str) -> None:
         """The ResourceManager has not heard of the node for too long."""
         node = self.nodes[host]
-        node.state = NodeState.LOST
+        node.state = records.NodeState.LOST
         self._updated.append(node.report())
         for number, run in self.runs.items():
             if run.container.node.host == host:
@@ -270,29 +235,29 @@ class FakeYarn:
 
     # ---- the protocols
 
-    def _running(self) -> tuple[YarnContainer, ...]:
+    def _running(self) -> tuple[records.YarnContainer, ...]:
         return tuple(
             replace(run.container, token=None)
             for run in self.runs.values()
             if run.launch is not None and not run.is_over
         )
 
-    def _tokens(self) -> tuple[NodeToken, ...]:
-        return tuple(NodeToken(node.id, NM_TOKEN) for node in self.nodes.values())
+    def _tokens(self) -> tuple[records.NodeToken, ...]:
+        return tuple(records.NodeToken(node.id, NM_TOKEN) for node in self.nodes.values())
 
-    def _register(self, request: Any) -> RegisterResponse:
+    def _register(self, request: Any) -> methods.RegisterResponse:
         if self.is_registered:
             text = f"Application Master is already registered : {self.attempt.application}"
             raise Refusal(INVALID_REQUEST, text)
         self.address = (request.host, request.rpc_port, request.tracking_url)
         self.is_registered = True
         self._response_id = 0
-        types = tuple(ResourceType(name) for name in self.resource_types)
-        return RegisterResponse(
+        types = tuple(records.ResourceType(name) for name in self.resource_types)
+        return methods.RegisterResponse(
             previous_containers=self._running(), node_tokens=self._tokens(), resource_types=types
         )
 
-    def _allocate(self, request: AllocateRequest) -> AllocateResponse:
+    def _allocate(self, request: methods.AllocateRequest) -> methods.AllocateResponse:
         if not self.is_registered:
             raise Refusal(NOT_REGISTERED)
         assert request.response_id == self._response_id
@@ -306,7 +271,7 @@ class FakeYarn:
         granted, self._granted = self._granted, []
         completed, self._completed = self._completed, []
         updated, self._updated = self._updated, []
-        return AllocateResponse(
+        return methods.AllocateResponse(
             response_id=self._response_id,
             allocated=tuple(granted),
             completed=tuple(completed),
@@ -314,47 +279,51 @@ class FakeYarn:
             node_tokens=self._tokens() if granted else (),
         )
 
-    def _grant(self, node: FakeNode, priority: int, size: YarnResource, request_id: int | None) -> None:
+    def _grant(
+        self, node: FakeNode, priority: int, size: records.YarnResource, request_id: int | None
+    ) -> None:
         number = len(self.runs) + 2
-        token = Token(str(number).encode(), b"-", "ContainerToken", "")
-        container = YarnContainer(
-            ContainerId(self.attempt, number),
+        token = hadoop_rpc.Token(str(number).encode(), b"-", "ContainerToken", "")
+        container = records.YarnContainer(
+            hadoop_rpc.ContainerId(self.attempt, number),
             node.id,
             resource=size,
-            priority=Priority(priority),
+            priority=records.Priority(priority),
             token=token,
             allocation_request_id=-1 if request_id is None else request_id,
         )
         self.runs[str(number)] = Run(container)
         self._granted.append(container)
 
-    def _finish(self, request: FinishRequest) -> FinishResponse:
+    def _finish(self, request: methods.FinishRequest) -> methods.FinishResponse:
         is_stored, self.final = self.final is not None, request
-        return FinishResponse(is_stored)
+        return methods.FinishResponse(is_stored)
 
     def _check_operator(self) -> None:
         if not self.is_operator:
             self.n_refused += 1
             raise Refusal(DENIED, "org.apache.hadoop.security.AccessControlException: User has no permission")
 
-    def _update(self, request: UpdateNodeResourceRequest) -> UpdateNodeResourceResponse:
+    def _update(self, request: methods.UpdateNodeResourceRequest) -> methods.UpdateNodeResourceResponse:
         self._check_operator()
         for each in request.nodes:
             self.nodes[each.node.host].capability = each.option.resource
-        return UpdateNodeResourceResponse()
+        return methods.UpdateNodeResourceResponse()
 
-    def _map(self, request: MapAttributesRequest) -> MapAttributesResponse:
+    def _map(self, request: methods.MapAttributesRequest) -> methods.MapAttributesResponse:
         self._check_operator()
         for each in request.nodes:
             attributes = self.nodes[each.host].attributes
             for attribute in each.attributes:
-                if request.operation is AttributeOperation.REMOVE:
+                if request.operation is hadoop_rpc.AttributeOperation.REMOVE:
                     attributes.pop(attribute.key.name, None)
                 else:
-                    assert request.operation is AttributeOperation.ADD, "others' attributes must survive"
+                    assert request.operation is hadoop_rpc.AttributeOperation.ADD, (
+                        "others' attributes must survive"
+                    )
                     # As YARN does: a value that is there stays.
                     attributes.setdefault(attribute.key.name, attribute.value or "")
-        return MapAttributesResponse()
+        return methods.MapAttributesResponse()
 
 
 # ---- agents
@@ -469,8 +438,10 @@ class Rig:
 def config_for(yarn: FakeYarn, folder: Any, **settings: Any) -> MasterConfig:
     """Settings for this YARN, all of it quick."""
     (folder / "plan.json").write_text(PLAN)
-    tokens = TokenFile({"": AM_TOKEN}, {"yarn-accel.control": CONTROL, "yarn_accel.master": SERVER})
-    (folder / "tokens").write_bytes(write_token_file(tokens))
+    tokens = hadoop_rpc.TokenFile(
+        {"": AM_TOKEN, **yarn.delegated}, {"yarn-accel.control": CONTROL, "yarn_accel.master": SERVER}
+    )
+    (folder / "tokens").write_bytes(hadoop_rpc.write_token_file(tokens))
     timing = {
         "silence_s": 5.0,
         "settle_s": 0.3,
@@ -501,7 +472,7 @@ def config_for(yarn: FakeYarn, folder: Any, **settings: Any) -> MasterConfig:
 def environ_for(yarn: FakeYarn, folder: Any) -> dict[str, str]:
     """What YARN tells the master of its current attempt; after `config_for`."""
     return {
-        "CONTAINER_ID": str(ContainerId(yarn.attempt, 1)),
+        "CONTAINER_ID": str(hadoop_rpc.ContainerId(yarn.attempt, 1)),
         "NM_HOST": "127.0.0.1",
         "HADOOP_TOKEN_FILE_LOCATION": str(folder / "tokens"),
     }

@@ -1,11 +1,7 @@
 """The master's settings, plan and credentials, and a dry run of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -27,7 +23,7 @@ from yarn_accel.master.credentials import AGENTS_ALIAS, NODE_KEY_ALIAS, SERVER_A
 from yarn_accel.master.environment import load_plan, parse_plan, preview
 from yarn_accel.node.config import KEY_ALIAS
 
-SITE: dict[str, Any] = {"rm_client": ["rm:8032"], "rm_scheduler": ["rm:8030"], "rm_admin": ["rm:8033"]}
+SITE = {"rm_client": ["rm:8032"], "rm_scheduler": ["rm:8030"], "rm_admin": ["rm:8033"]}
 CONTROL = b"0123456789abcdef0123456789abcdef"
 
 
@@ -39,6 +35,7 @@ CONTROL = b"0123456789abcdef0123456789abcdef"
         ({"policy": "paper", "policy_settings": {"cross_rack": "allow"}}, "cross_rack"),
         ({"timing": {"silence": 3}}, "silence_s"),
         ({"timing": {"silence_s": -1}}, "silence_s"),
+        ({"timing": {"n_history": 500}}, "unknown key n_history"),
         ({"weights": {"devices": {"a*b": 2}}}, "weights"),
         ({"rm_client": ["rm"]}, "rm_client"),
         ({"rm_admin": []}, "rm_admin"),
@@ -46,18 +43,18 @@ CONTROL = b"0123456789abcdef0123456789abcdef"
         ({"version": 2}, "version"),
     ],
 )
-def test_wrong_settings_are_named(values: dict[str, Any], words: str) -> None:
+def test_wrong_settings_are_named(values, words):
     with pytest.raises(ConfigError, match=words.replace("*", r"\*")):
         parse_config({**SITE, **values})
 
 
-def test_settings_reach_the_core() -> None:
+def test_settings_reach_the_core():
     config = parse_config({**SITE, "timing": {"silence_s": 9}, "slots": False, "policy": "weighted"})
     assert (config.core_settings.silence_s, config.core_settings.has_slots) == (9, False)
     assert [str(each) for each in config.addresses.admin] == ["rm:8033"]
 
 
-def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_none_is_named(tmp_path):
     for content in ("[1]", "a: [", "policy: worst"):
         (tmp_path / "master.json").write_text(content)
         with pytest.raises(ConfigError, match=r"master\.json"):
@@ -66,7 +63,7 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
         load_config(tmp_path / "none")
 
 
-def test_settings_in_effect_are_shown(tmp_path: Path) -> None:
+def test_settings_in_effect_are_shown(tmp_path):
     path = tmp_path / "master.json"
     path.write_text(json.dumps({**SITE, "policy": "container"}))
     shown = CliRunner().invoke(group, ["check-config", "--config", str(path)])
@@ -74,13 +71,13 @@ def test_settings_in_effect_are_shown(tmp_path: Path) -> None:
     assert 'policy: "container"  # who is bound to whom' in shown.output
 
 
-def test_without_a_file_all_settings_are_shown_with_their_defaults() -> None:
+def test_without_a_file_all_settings_are_shown_with_their_defaults():
     shown = CliRunner().invoke(group, ["check-config"])
     assert shown.exit_code == 0, shown.output
     assert {line.split(":")[0] for line in shown.output.splitlines()} == MasterConfig.model_fields.keys()
 
 
-def test_the_plan_that_launch_writes_is_read(tmp_path: Path) -> None:
+def test_the_plan_that_launch_writes_is_read(tmp_path):
     archive = FileResource(f"accel-environment-{'0' * 32}.zip", "hdfs://nn:8020/e.zip", 10, 20)
     script = FileResource("accel-start.py", "hdfs://nn:8020/s.py", 11, 21)
     settings = FileResource("agent.yaml", "hdfs://nn:8020/a", 12, 22, "APPLICATION")
@@ -106,7 +103,6 @@ def test_the_plan_that_launch_writes_is_read(tmp_path: Path) -> None:
     assert files["agent.yaml"].visibility is LocalResourceVisibility.APPLICATION
     assert files[archive.name].visibility is LocalResourceVisibility.PRIVATE
     assert {each.type for each in files.values()} == {LocalResourceType.FILE}
-    assert launch.retry is not None
     assert launch.retry.policy is RetryPolicy.RETRY_ON_SPECIFIC_ERROR_CODES
     assert not {0, 112, 137, 143} & set(launch.retry.error_codes)
     assert plan.launches["agent"].context(b"", retries=0).retry is None
@@ -126,21 +122,21 @@ def test_the_plan_that_launch_writes_is_read(tmp_path: Path) -> None:
         ('{"roles"', '["roles"'),
     ],
 )
-def test_a_damaged_plan_is_refused(old: str, new: str) -> None:
+def test_a_damaged_plan_is_refused(old, new):
     assert old in PLAN
     parse_plan(PLAN)
     with pytest.raises(ConfigError):
         parse_plan(PLAN.replace(old, new))
 
 
-def token_file(path: Path, *, kind: str = "YARN_AM_RM_TOKEN", control: bytes = CONTROL) -> dict[str, str]:
+def token_file(path, *, kind="YARN_AM_RM_TOKEN", control=CONTROL):
     tokens = {"rm": Token(b"i", b"p", kind, "")}
     secrets = {"yarn-accel.control": control, SERVER_ALIAS: b"pipeline"} if control else {}
     path.write_bytes(write_token_file(TokenFile(tokens, secrets)))
     return {"HADOOP_TOKEN_FILE_LOCATION": str(path)}
 
 
-def test_secrets_go_where_they_belong(tmp_path: Path) -> None:
+def test_secrets_go_where_they_belong(tmp_path):
     assert (NODE_KEY_ALIAS, SERVER_ALIAS) == (KEY_ALIAS, MASTER_ALIAS), "the aliases of the readers"
     credentials = read_credentials(token_file(tmp_path / "tokens"))
     assert read_secrets(credentials.of_container("server", "w1")) == {MASTER_ALIAS: b"pipeline"}
@@ -152,7 +148,24 @@ def test_secrets_go_where_they_belong(tmp_path: Path) -> None:
     assert "pipeline" not in repr(credentials)
 
 
-def test_agents_of_the_site_have_keys_of_the_sites_secret(tmp_path: Path) -> None:
+def test_containers_get_the_hdfs_tokens_and_agents_that_of_the_resource_manager(tmp_path):
+    """YARN localizes a container's files with them; agents and workers look for the master."""
+    environ = token_file(tmp_path / "tokens")
+    files = read_token_file((tmp_path / "tokens").read_bytes())
+    hdfs = Token(b"h", b"hush", "HDFS_DELEGATION_TOKEN", "10.0.0.1:8020")
+    of_rm = Token(b"d", b"hush", "RM_DELEGATION_TOKEN", "10.0.0.1:8032")
+    tokens = {**files.tokens, "10.0.0.1:8020": hdfs, "10.0.0.1:8032": of_rm}
+    (tmp_path / "tokens").write_bytes(write_token_file(TokenFile(tokens, files.secrets)))
+    credentials = read_credentials(environ)
+    for role in ("server", "agent", "worker", "worker-large"):
+        asking = {} if role == "server" else {"RM_DELEGATION_TOKEN": of_rm}
+        given = read_token_file(credentials.of_container(role, "w1")).tokens
+        assert given == {"10.0.0.1:8020": hdfs, **asking}
+    assert credentials.identity("ann") == of_rm
+    assert "hush" not in repr(credentials)
+
+
+def test_agents_of_the_site_have_keys_of_the_sites_secret(tmp_path):
     token_file(tmp_path / "tokens")
     files = read_token_file((tmp_path / "tokens").read_bytes())
     secrets = {**files.secrets, AGENTS_ALIAS: b"s" * 32}
@@ -166,7 +179,7 @@ def test_agents_of_the_site_have_keys_of_the_sites_secret(tmp_path: Path) -> Non
     assert "sssss" not in repr(credentials)
 
 
-def test_without_its_secrets_no_master_starts(tmp_path: Path) -> None:
+def test_without_its_secrets_no_master_starts(tmp_path):
     with pytest.raises(StartupError, match="HADOOP_TOKEN_FILE_LOCATION"):
         read_credentials({})
     with pytest.raises(StartupError, match="No such file"):
@@ -183,18 +196,15 @@ def test_without_its_secrets_no_master_starts(tmp_path: Path) -> None:
 RACKS = {"a1": "/r1", "n1": "/r1", "n2": "/r1", "n3": "/r2"}
 
 
-def written(yarn: FakeYarn, folder: Path, **settings: Any) -> Path:
+def written(yarn, folder, **settings):
     file = folder / "master.json"
     file.write_text(config_for(yarn, folder, **settings).model_dump_json())
     return file
 
 
-def test_every_container_and_binding_is_reported_and_none_is_made(tmp_path: Path) -> None:
-    async def act() -> tuple[dict[str, Any], FakeYarn]:
-        async with FakeYarn(RACKS) as yarn:
-            return await preview(written(yarn, tmp_path)), yarn
-
-    found, yarn = asyncio.run(act())
+async def test_every_container_and_binding_is_reported_and_none_is_made(tmp_path):
+    async with FakeYarn(RACKS) as yarn:
+        found = await preview(written(yarn, tmp_path))
     asked = [(each["node"], each["role"]) for each in found["containers"]]
     assert asked == [("a1", "agent"), ("a1", "server"), ("n1", "agent"), ("n2", "agent"), ("n3", "agent")]
     assert all(each["resource"]["memory-mb"] > 0 for each in found["containers"])
@@ -203,19 +213,16 @@ def test_every_container_and_binding_is_reported_and_none_is_made(tmp_path: Path
     assert not any(node.attributes for node in yarn.nodes.values())
 
 
-def test_many_nodes_take_several_steps(tmp_path: Path) -> None:
+async def test_many_nodes_take_several_steps(tmp_path):
     racks = {**{f"a{i}": "/r" for i in range(3)}, **{f"n{i}": "/r" for i in range(70)}}
 
-    async def act() -> dict[str, Any]:
-        async with FakeYarn(racks) as yarn:
-            return await preview(written(yarn, tmp_path, policy="weighted"))
-
-    found = asyncio.run(act())
+    async with FakeYarn(racks) as yarn:
+        found = await preview(written(yarn, tmp_path, policy="weighted"))
     assert (found["policy"], len(found["containers"]), len(found["bound"])) == ("weighted", 76, 70)
 
 
-def test_the_command_prints_it_and_a_wrong_plan_is_named(tmp_path: Path) -> None:
-    async def act() -> str:
+def test_the_command_prints_it_and_a_wrong_plan_is_named(tmp_path):
+    async def act():
         async with FakeYarn(RACKS) as yarn:
             file = written(yarn, tmp_path)
             command = ["run", "--dry-run", "--config", str(file)]

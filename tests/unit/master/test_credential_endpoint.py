@@ -1,7 +1,5 @@
 """Users get their own credentials over a real socket, and nobody else's."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -16,9 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -31,7 +27,7 @@ from yarn_accel.errors import ConfigError, RejectedError, UnavailableError
 from yarn_accel.master.config import SOME_MANAGERS, parse_config
 from yarn_accel.master.credential_endpoint import CredentialEndpoint, grant_rules, socket_path
 from yarn_accel.node import local_endpoint
-from yarn_accel.wire.credential import Credential, decode, derive_key
+from yarn_accel.wire.credential import decode, derive_key
 
 SECRET = bytes(range(32))
 DAY_S = 86400.0
@@ -51,7 +47,7 @@ sys.stdout.write(s.makefile().readline() or '{"closed": 1}')
 class Master:
     """An endpoint in a thread."""
 
-    def __init__(self, path: Path, rules: GrantRules, revoked_file: str = "") -> None:
+    def __init__(self, path, rules, revoked_file=""):
         self.path = path
         self.endpoint = CredentialEndpoint(SECRET, path, rules, revoked_file)
         self._loop = asyncio.new_event_loop()
@@ -59,21 +55,21 @@ class Master:
         self._thread.start()
         self._call(self.endpoint.open)
 
-    def _call(self, coroutine: Callable[[], Any]) -> None:
+    def _call(self, coroutine):
         asyncio.run_coroutine_threadsafe(coroutine(), self._loop).result(120)
 
-    def close(self) -> None:
+    def close(self):
         self._call(self.endpoint.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(120)
         self._loop.close()
 
-    def ask(self, tenant: str = "", lifetime_s: float = 0.0) -> Credential:
+    def ask(self, tenant="", lifetime_s=0.0):
         return request_credential([self.path], trusted_users([str(os.geteuid())]), tenant, lifetime_s)[0]
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder():
     """A short path that every user may enter."""
     path = Path(tempfile.mkdtemp(dir="/tmp"))
     path.chmod(0o755)
@@ -82,11 +78,11 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def start(folder: Path) -> Iterator[Callable[..., Master]]:
+def start(folder):
     """A function that starts an endpoint; all are closed at the end."""
     with contextlib.ExitStack() as at_end:
 
-        def start(rules: GrantRules = NOBODY_SHARES, revoked_file: str = "") -> Master:
+        def start(rules=NOBODY_SHARES, revoked_file=""):
             master = Master(folder / "credential.sock", rules, revoked_file)
             at_end.callback(master.close)
             return master
@@ -94,28 +90,27 @@ def start(folder: Path) -> Iterator[Callable[..., Master]]:
         yield start
 
 
-def ask_as(user: str | int, path: Path, tenant: str = "") -> dict[str, Any]:
+def ask_as(user, path, tenant=""):
     """What another user is answered; asked by a child process with that uid."""
     python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
     argv = [python, "-I", "-S", "-c", _ASK, str(path), tenant]
     done = subprocess.run(argv, user=user, capture_output=True, check=True, cwd="/", text=True)
-    answer: dict[str, Any] = json.loads(done.stdout)
+    answer = json.loads(done.stdout)
     return answer
 
 
-def test_a_credential_for_who_asks(start: Callable[..., Master], folder: Path) -> None:
+def test_a_credential_for_who_asks(start, folder):
     master = start()
     assert stat.S_IMODE(master.path.stat().st_mode) == 0o666
     credential = master.ask()
-    assert credential.tenant == ME
-    assert credential.key == derive_key(SECRET, credential.identifier())
+    assert (credential.tenant, credential.key) == (ME, derive_key(SECRET, credential.identifier()))
     assert 3500 < credential.expires_s - time.time() <= 3600
     assert master.ask(ME, 60).expires_s <= time.time() + 60
     assert master.ask(ME, DAY_S).expires_s <= time.time() + 3600
     assert master.ask().key_id != credential.key_id
 
 
-def test_the_command_writes_it_and_replaces_it(start: Callable[..., Master], tmp_path: Path) -> None:
+def test_the_command_writes_it_and_replaces_it(start, tmp_path):
     path, file = start().path, tmp_path / "mine"
     argv = ["credential", "request", "--socket", str(path), "--master-user", ME, str(file)]
     results = [CliRunner().invoke(root, argv) for _ in range(2)]
@@ -132,7 +127,7 @@ def test_the_command_writes_it_and_replaces_it(start: Callable[..., Master], tmp
 
 
 @needs_root
-def test_the_kernel_says_who_asks(start: Callable[..., Master]) -> None:
+def test_the_kernel_says_who_asks(start):
     path = start(GrantRules(frozenset({pwd.getpwnam("nobody").pw_uid}), frozenset(), 3600.0)).path
     given = decode(ask_as("daemon", path)["credential"].encode())
     assert given.tenant == "daemon"
@@ -149,7 +144,7 @@ def test_the_kernel_says_who_asks(start: Callable[..., Master]) -> None:
 
 
 @needs_root
-def test_the_user_of_all_containers_is_refused_with_the_reason(start: Callable[..., Master]) -> None:
+def test_the_user_of_all_containers_is_refused_with_the_reason(start):
     config = parse_config({**SOME_MANAGERS, "shared_users": ["daemon", "no-such-user", "54321"]})
     rules = grant_rules(config)
     assert rules.shared_uids >= {os.geteuid(), pwd.getpwnam("daemon").pw_uid, 54321, 65534}
@@ -161,7 +156,7 @@ def test_the_user_of_all_containers_is_refused_with_the_reason(start: Callable[.
         assert ask_as(user, master.path)["refused"]["code"] == "shared-user"
 
 
-def test_a_revoked_user_gets_none(start: Callable[..., Master], tmp_path: Path) -> None:
+def test_a_revoked_user_gets_none(start, tmp_path):
     (tmp_path / "revoked").write_text(f"{ME}\n")
     with pytest.raises(RejectedError, match="revoked"):
         start(revoked_file=str(tmp_path / "revoked")).ask()
@@ -178,7 +173,7 @@ def test_a_revoked_user_gets_none(start: Callable[..., Master], tmp_path: Path) 
         {"lifetime_s": None},
     ],
 )
-def test_questions_that_are_none(start: Callable[..., Master], question: dict[str, Any]) -> None:
+def test_questions_that_are_none(start, question):
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(120)
         sock.connect(str(start().path))
@@ -188,7 +183,7 @@ def test_questions_that_are_none(start: Callable[..., Master], question: dict[st
 
 
 @needs_root
-def test_a_thousand_idle_connections_stop_nobody(start: Callable[..., Master]) -> None:
+def test_a_thousand_idle_connections_stop_nobody(start):
     master = start()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4096)), hard))
@@ -207,9 +202,7 @@ def test_a_thousand_idle_connections_stop_nobody(start: Callable[..., Master]) -
 
 
 @needs_root
-def test_when_all_places_are_taken_who_has_most_loses_one(
-    start: Callable[..., Master], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_all_places_are_taken_who_has_most_loses_one(start, monkeypatch):
     monkeypatch.setattr(local_endpoint, "MAX_CONNECTIONS", 4)
     monkeypatch.setattr(local_endpoint, "FIRST_LINE_S", 120.0)
     master = start()
@@ -224,8 +217,8 @@ def test_when_all_places_are_taken_who_has_most_loses_one(
 
 
 def test_the_socket_of_a_killed_master_is_replaced_and_that_of_a_successor_left(
-    folder: Path,
-) -> None:
+    folder,
+):
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(folder / "credential.sock"))
     left.close()
@@ -241,7 +234,7 @@ def test_the_socket_of_a_killed_master_is_replaced_and_that_of_a_successor_left(
 
 
 @needs_root
-def test_whose_socket_nobody_trusts_is_not_asked(start: Callable[..., Master]) -> None:
+def test_whose_socket_nobody_trusts_is_not_asked(start):
     master = start()
     with pytest.raises(UnavailableError, match=f"user {os.geteuid()}, whom nobody named"):
         request_credential([master.path], frozenset({12345}))
@@ -253,7 +246,7 @@ def test_whose_socket_nobody_trusts_is_not_asked(start: Callable[..., Master]) -
 @pytest.mark.parametrize(
     ("mode", "reason"), [(0o777, "others could put their own socket there"), (0o755, "")]
 )
-def test_a_folder_where_others_may_write_is_not_used(folder: Path, mode: int, reason: str) -> None:
+def test_a_folder_where_others_may_write_is_not_used(folder, mode, reason):
     folder.chmod(mode)
     master = Master(folder / "credential.sock", NOBODY_SHARES)
     try:
@@ -264,7 +257,7 @@ def test_a_folder_where_others_may_write_is_not_used(folder: Path, mode: int, re
         master.close()
 
 
-def test_a_path_that_is_too_long(folder: Path) -> None:
+def test_a_path_that_is_too_long(folder):
     master = Master(folder / ("x" * 120) / "credential.sock", NOBODY_SHARES)
     master.close()
     assert "too long" in master.endpoint.problem
@@ -274,7 +267,7 @@ def test_a_path_that_is_too_long(folder: Path) -> None:
         parse_config({**SOME_MANAGERS, "credential_socket": "run/x"})
 
 
-def test_where_it_listens() -> None:
+def test_where_it_listens():
     given = parse_config({**SOME_MANAGERS, "credential_socket": "/run/x/{node}/{application}/c.sock"})
     assert socket_path(given, "w1", "application_17_0001") == Path("/run/x/w1/17_0001/c.sock")
     default = socket_path(parse_config(SOME_MANAGERS), "w1", "application_17_0001")

@@ -1,3 +1,5 @@
+from itertools import chain
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.master.scenes import Scene, claiming, four_nodes
@@ -6,10 +8,10 @@ from yarn_accel.core.application import events as ev
 from yarn_accel.master.metrics import PREFIX, families
 
 
-def samples(state):
+def samples(state, more=()):
     """Name without our prefix -> values of the labels, these by name -> value; from Prometheus' text."""
     found = {}
-    for family in text_string_to_metric_families(exposition(families(state)).decode()):
+    for family in text_string_to_metric_families(exposition(chain(families(state), more)).decode()):
         for sample in family.samples:
             assert sample.name.startswith(PREFIX)
             values = tuple(value for _, value in sorted(sample.labels.items()))
@@ -19,13 +21,10 @@ def samples(state):
 
 def test_the_application():
     found = samples(four_nodes().state())
-    assert found["registered"] == {(): 1}
-    assert found["attempt"] == {(): 1}
-    assert found["stopping"] == {(): 0}
+    assert (found["registered"], found["attempt"], found["stopping"]) == ({(): 1}, {(): 1}, {(): 0})
     assert found["binding_changes_total"][()] >= 1
     assert found["resource_manager_failures_total"] == {(): 2}
-    assert found["resource_manager_silence_seconds"] == {(): 0.4}
-    assert found["resident_bytes"] == {(): 45e6}
+    assert (found["resource_manager_silence_seconds"], found["resident_bytes"]) == ({(): 0.4}, {(): 45e6})
 
 
 def test_nodes_and_containers_are_counted():
@@ -48,8 +47,7 @@ def test_what_is_asked_for_and_not_there():
 def test_servers():
     found = samples(four_nodes().state())
     one, two = ("/rack1", "w1"), ("/rack2", "w3")
-    assert found["server_serving"] == {one: 1, two: 1}
-    assert found["server_bound_nodes"] == {one: 1, two: 1}
+    assert (found["server_serving"], found["server_bound_nodes"]) == ({one: 1, two: 1}, {one: 1, two: 1})
     assert found["server_load"] == {one: 1, two: 1}
     assert found["server_answers_total"] == {one: 12 * 12, two: 12 * 22}
     assert found["server_stage_busy_seconds_total"][(*one, "compute")] == 12 * 12 * 0.042

@@ -78,8 +78,7 @@ def test_stages_are_bars_as_long_as_they_are_busy():
 
 def test_cards_tell_the_totals():
     texts = read(four_nodes()).texts("div", "card")
-    assert texts[0] == "2 / 2servers serve"
-    assert texts[1] == "2 / 2nodes bound; no node is left alone"
+    assert (texts[0], texts[1]) == ("2 / 2servers serve", "2 / 2nodes bound; no node is left alone")
     assert texts[2] == "6requests in flight, 0 queued"
     assert texts[4].startswith("34.0requests per second")
 

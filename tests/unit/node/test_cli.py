@@ -1,7 +1,5 @@
 """The commands of a node, and what they print."""
 
-from __future__ import annotations
-
 import configparser
 import json
 import subprocess
@@ -24,12 +22,7 @@ def test_help_names_every_command():
     code, output = run("--help")
     assert code == 0
     for command in (
-        "agent",
-        "check-config",
-        "make-key",
-        "make-secret",
-        "print-unit",
-        "print-attribute-script",
+        *("agent", "check-config", "make-key", "make-secret", "print-unit", "print-attribute-script"),
     ):
         assert command in output
 
@@ -81,8 +74,7 @@ def test_the_unit_is_one():
     unit.optionxform = str
     unit.read_string(output)
     assert unit["Service"]["ExecStart"].split()[1:4] == ["-m", "yarn_accel.node", "agent"]
-    assert unit["Service"]["Restart"] == "always"
-    assert unit["Service"]["RuntimeDirectory"] == "yarn-accel"
+    assert (unit["Service"]["Restart"], unit["Service"]["RuntimeDirectory"]) == ("always", "yarn-accel")
 
 
 def test_a_dry_run_sends_nothing_and_leaves_nothing(tmp_path, monkeypatch):
@@ -108,41 +100,19 @@ def test_errors_become_a_line_and_an_exit_code():
     assert completed.stderr == "yarn-accel: /no/such/file: No such file or directory\n"
 
 
-CLAIM = {
-    "attempt": "attempt_1",
-    "user": "alice",
-    "name": "k\x1b[31mnn",
-    "form": "gpu",
-    "gpus": [0],
-    "age_s": 3.0,
-    "renewed_s_ago": 0.4,
-    "is_reading": True,
+CLAIM = {"attempt": "attempt_1", "user": "alice", "name": "k\x1b[31mnn", "form": "gpu", "gpus": [0]}
+CLAIM |= {"age_s": 3.0, "renewed_s_ago": 0.4, "is_reading": True}
+DECISION = {"age_s": 3.0, "attempt": "attempt_1", "job": "alice/job_1", "form": "gpu", "waited_s": 1.5}
+DECISION["reason"] = "(a) least delay 1.2"
+DECISION["candidates"] = {
+    "gpu": [
+        {"job": "alice/job_1", "predicted_delay": 1.2, "excluded": ""},
+        {"job": "bob/job_2", "predicted_delay": None, "excluded": "its form gpu was not measured yet"},
+    ],
+    "cpu": [],
 }
-DECISION = {
-    "age_s": 3.0,
-    "attempt": "attempt_1",
-    "job": "alice/job_1",
-    "form": "gpu",
-    "waited_s": 1.5,
-    "reason": "(a) least delay 1.2",
-    "candidates": {
-        "gpu": [
-            {"job": "alice/job_1", "predicted_delay": 1.2, "excluded": ""},
-            {"job": "bob/job_2", "predicted_delay": None, "excluded": "its form gpu was not measured yet"},
-        ],
-        "cpu": [],
-    },
-}
-FOUND = {
-    "node": "w1",
-    "policy": "hdas",
-    "cores": 4,
-    "gpus": [0, 1],
-    "counts_age_s": 12.0,
-    "are_counts_used": False,
-    "claims": [CLAIM],
-    "decisions": [DECISION],
-}
+FOUND = {"node": "w1", "policy": "hdas", "cores": 4, "gpus": [0, 1], "counts_age_s": 12.0}
+FOUND |= {"are_counts_used": False, "claims": [CLAIM], "decisions": [DECISION]}
 
 
 def test_holders_decisions_and_all_candidates_are_shown_without_commands_to_the_terminal():

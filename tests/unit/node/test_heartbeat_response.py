@@ -30,6 +30,7 @@ def test_a_whole_answer():
 
 def test_the_least_answer():
     answer = parse_response({"version": 1, "servers": []}, "w2")
+    assert answer.ended == ()
     assert answer.binding.servers == ()
     assert (answer.interval_s, answer.slots) == (0.0, None)
 
@@ -156,3 +157,16 @@ def test_a_dead_server_of_this_node_is_named_to_nobody():
     document = local_response("w1", answer, **facts)
     assert names(document) == ["w3"]
     assert document["binding"]["bound"] == {"w1": ["w3"]}
+
+
+@pytest.mark.parametrize(
+    ("sent", "ended"),
+    [
+        (["application_1_2", "application_1_3"], ("application_1_2", "application_1_3")),
+        (["../x", 7, None], ()),
+        ("application_1_2", ()),
+        (["application_1_2"] * 1000, ("application_1_2",)),
+    ],
+)
+def test_what_has_ended_are_ids_of_applications(sent, ended):
+    assert parse_response({**GOOD, "ended_applications": sent}, "w2").ended == ended

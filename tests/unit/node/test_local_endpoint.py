@@ -1,6 +1,7 @@
 """The Unix socket: short questions, brief answers, no crowd."""
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -16,7 +17,8 @@ from yarn_accel.node import local_endpoint
 from yarn_accel.node.local_endpoint import LocalEndpoint, user_ids
 
 ANSWERS = {"servers": lambda *_: {"v": 1, "node": "w1"}, "status": lambda *_: {"v": 1, "seq": 3}}
-QUESTION = b'{"v": 1, "want": "servers"}\n'
+QUESTION, ANSWER = b'{"v": 1, "want": "servers"}\n', b'{"v": 1, "node": "w1"}\n'
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
 
 @pytest.fixture(autouse=True)
@@ -25,16 +27,14 @@ def _patient(monkeypatch):
     monkeypatch.setattr(local_endpoint, "FIRST_LINE_S", 240.0)
 
 
-def at_the_endpoint(tmp_path, act, mode=0o666, users=frozenset(), answers=ANSWERS):
-    async def run():
-        endpoint = LocalEndpoint(tmp_path / "agent.sock", mode, users, answers)
-        await endpoint.open()
-        try:
-            return await act(endpoint, str(tmp_path / "agent.sock"))
-        finally:
-            await endpoint.close()
-
-    return asyncio.run(run())
+@contextlib.asynccontextmanager
+async def at_the_endpoint(tmp_path, mode=0o666, users=frozenset(), answers=ANSWERS):
+    endpoint = LocalEndpoint(tmp_path / "agent.sock", mode, users, answers)
+    await endpoint.open()
+    try:
+        yield endpoint, str(tmp_path / "agent.sock")
+    finally:
+        await endpoint.close()
 
 
 async def ask(path, question=QUESTION):
@@ -48,110 +48,71 @@ async def ask(path, question=QUESTION):
         writer.close()
 
 
-def test_questions_and_answers(tmp_path):
-    async def act(endpoint, path):
-        servers, status = await ask(path), await ask(path, b'{"v": 1, "want": "status"}\n')
-        return json.loads(servers), json.loads(status), dict(endpoint.counts)
-
-    servers, status, counts = at_the_endpoint(tmp_path, act)
-    assert servers == {"v": 1, "node": "w1"}
-    assert status == {"v": 1, "seq": 3}
-    assert counts == {"answered": 2}
+async def test_questions_and_answers(tmp_path):
+    async with at_the_endpoint(tmp_path) as (endpoint, path):
+        assert await ask(path) == ANSWER
+        assert json.loads(await ask(path, b'{"v": 1, "want": "status"}\n')) == {"v": 1, "seq": 3}
+        assert endpoint.counts == {"answered": 2}
 
 
 @pytest.mark.parametrize(
     "question",
     [
-        b"\n",
-        b"GET / HTTP/1.1\r\n",
-        b"[]\n",
-        b'{"v": 2, "want": "servers"}\n',
-        b'{"v": 1}\n',
-        b"[" * 900 + b"\n",
-        b"x" * 5000,
+        *(b"\n", b"GET / HTTP/1.1\r\n", b"[]\n", b'{"v": 2, "want": "servers"}\n', b'{"v": 1}\n'),
+        *(b"[" * 900 + b"\n", b"x" * 5000),
     ],
 )
-def test_questions_that_are_none(tmp_path, question):
-    async def act(endpoint, path):
-        return await ask(path, question), dict(endpoint.counts)
-
-    raw, counts = at_the_endpoint(tmp_path, act)
-    assert counts == {"bad": 1}
-    if raw:
-        assert "known: servers, status" in json.loads(raw)["error"]
+async def test_questions_that_are_none(tmp_path, question):
+    async with at_the_endpoint(tmp_path) as (endpoint, path):
+        raw = await ask(path, question)
+        assert endpoint.counts == {"bad": 1}
+        assert not raw or "known: servers, status" in json.loads(raw)["error"]
 
 
-def test_who_says_nothing_is_sent_away(tmp_path, monkeypatch):
+async def test_who_says_nothing_is_sent_away(tmp_path, monkeypatch):
     monkeypatch.setattr(local_endpoint, "FIRST_LINE_S", 0.05)
-
-    async def act(endpoint, path):
-        return await ask(path, b""), await ask(path, b'{"v": 1'), dict(endpoint.counts)
-
-    assert at_the_endpoint(tmp_path, act) == (b"", b"", {"late": 2})
+    async with at_the_endpoint(tmp_path) as (endpoint, path):
+        assert (await ask(path, b""), await ask(path, b'{"v": 1')) == (b"", b"")
+        assert endpoint.counts == {"late": 2}
 
 
-def test_who_does_not_read_is_not_waited_for(tmp_path, monkeypatch):
+async def test_who_does_not_read_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(local_endpoint, "FIRST_LINE_S", 0.05)
     answers = {"servers": lambda *_: {"v": 1, "long": "x" * 10_000_000}}
 
-    async def act(endpoint, path):
+    async with at_the_endpoint(tmp_path, answers=answers) as (endpoint, path):
         _, writer = await asyncio.open_unix_connection(path, limit=16)
         writer.write(QUESTION)
         await soon(lambda: endpoint.counts["late"])
         writer.transport.abort()
-        return endpoint.counts["late"]
-
-    assert at_the_endpoint(tmp_path, act, answers=answers) == 1
+        assert endpoint.counts["late"] == 1
 
 
-def test_one_user_cannot_take_every_place(tmp_path, monkeypatch):
+async def test_one_user_cannot_take_every_place(tmp_path, monkeypatch):
     monkeypatch.setattr(local_endpoint, "MAX_PER_USER", 3)
-
-    async def act(endpoint, path):
+    async with at_the_endpoint(tmp_path) as (endpoint, path):
         held = [await asyncio.open_unix_connection(path) for _ in range(3)]
         await soon(lambda: len(endpoint._tasks) == 3)
-        refused = await ask(path)
+        assert await ask(path) == b""
         for _, writer in held:
             writer.close()
         await soon(lambda: not endpoint._tasks)
-        return refused, await ask(path)
-
-    refused, answered = at_the_endpoint(tmp_path, act)
-    assert refused == b""
-    assert json.loads(answered)["node"] == "w1"
+        assert await ask(path) == ANSWER
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-@pytest.mark.parametrize(("mode", "is_answered"), [(0o666, True), (0o600, False)])
-def test_the_mode_decides_who_may_connect(tmp_path, mode, is_answered):
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
-
-    async def act(endpoint, path):
-        return await asyncio.to_thread(ask_as_nobody, path)
-
-    assert at_the_endpoint(tmp_path, act, mode=mode) == (
-        b'{"v": 1, "node": "w1"}\n' if is_answered else b"refused"
-    )
+@needs_root
+@pytest.mark.parametrize(("mode", "answer"), [(0o666, ANSWER), (0o600, b"refused")])
+async def test_the_mode_decides_who_may_connect(open_path, mode, answer):
+    async with at_the_endpoint(open_path, mode=mode) as (_, path):
+        assert await asyncio.to_thread(ask_as_nobody, path) == answer
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-def test_a_user_who_is_not_named_gets_no_answer(tmp_path):
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
-
-    async def act(endpoint, path):
-        named = await asyncio.to_thread(ask_as_nobody, path)
-        endpoint._users = frozenset({12345})
-        return named, await asyncio.to_thread(ask_as_nobody, path), endpoint.counts["refused"]
-
-    assert at_the_endpoint(tmp_path, act, users=user_ids(("nobody",))) == (
-        b'{"v": 1, "node": "w1"}\n',
-        b"refused",
-        1,
-    )
+@needs_root
+@pytest.mark.parametrize(("users", "answer"), [(("nobody",), ANSWER), (("12345",), b"refused")])
+async def test_a_user_who_is_not_named_gets_no_answer(open_path, users, answer):
+    async with at_the_endpoint(open_path, users=user_ids(users)) as (endpoint, path):
+        assert await asyncio.to_thread(ask_as_nobody, path) == answer
+        assert endpoint.counts["refused"] == (answer != ANSWER)
 
 
 def ask_as_nobody(path):
@@ -176,28 +137,21 @@ def ask_as_nobody(path):
     return completed.stdout
 
 
-def test_the_socket_of_a_killed_agent_is_replaced(tmp_path):
+async def test_the_socket_of_a_killed_agent_is_replaced(tmp_path):
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(tmp_path / "agent.sock"))
     left.close()
-
-    async def act(endpoint, path):
-        return stat.S_IMODE(os.stat(path).st_mode), await ask(path)  # noqa: PTH116
-
-    mode, raw = at_the_endpoint(tmp_path, act, mode=0o660)
-    assert mode == 0o660
-    assert json.loads(raw)["node"] == "w1"
+    async with at_the_endpoint(tmp_path, mode=0o660) as (_, path):
+        assert stat.S_IMODE((tmp_path / "agent.sock").stat().st_mode) == 0o660
+        assert await ask(path) == ANSWER
     assert not (tmp_path / "agent.sock").exists()
 
 
-def test_what_is_no_socket_is_left_alone(tmp_path):
+async def test_what_is_no_socket_is_left_alone(tmp_path):
     (tmp_path / "agent.sock").write_text("precious")
-
-    async def act(endpoint, path):
-        raise AssertionError("it opened")
-
     with pytest.raises(StartupError, match="already in use"):
-        at_the_endpoint(tmp_path, act)
+        async with at_the_endpoint(tmp_path):
+            raise AssertionError("it opened")
     assert (tmp_path / "agent.sock").read_text() == "precious"
 
 

@@ -1,9 +1,14 @@
 """Where the master is, and how long to wait between heartbeats."""
 
+import asyncio
 from http.client import BadStatusLine
 
 import pytest
 
+from tests.unit.adapters.hadoop_rpc.fake_hadoop import FakeHadoop
+from yarn_accel.adapters.hadoop_rpc import ApplicationId, Token, TokenFile, write_token_file
+from yarn_accel.adapters.hadoop_rpc.methods import GetApplicationReportResponse, GetApplicationsResponse
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState
 from yarn_accel.errors import RejectedError, RemoteProtocolError, UnavailableError
 from yarn_accel.node.config import load_config
 from yarn_accel.node.master_client import HeartbeatInterval, MasterDiscovery, master_urls
@@ -31,10 +36,13 @@ class ResourceManagers:
         return answer
 
 
+def config(**settings):
+    return load_config(None, {}, node="w1", run_dir="/run/a", **settings)
+
+
 def discovery(managers, application_id=APPLICATION, hosts=("rm1", "rm2")):
     urls = [f"http://{host}:8088" for host in hosts]
-    config = load_config(None, {}, node="w1", run_dir="/run/a", rm_urls=urls, application_id=application_id)
-    return MasterDiscovery(config, managers)
+    return MasterDiscovery(config(rm_urls=urls, application_id=application_id), managers)
 
 
 def test_the_address_of_the_running_attempt():
@@ -74,26 +82,27 @@ def test_a_standby_is_passed_over_and_not_asked_first_again(standby):
     assert [url.split("/")[2] for url in managers.asked] == ["rm1:8088", "rm2:8088", "rm2:8088"]
 
 
-def test_all_away():
-    managers = ResourceManagers(rm1=UnavailableError("off"), rm2=UnavailableError("off too"))
-    with pytest.raises(UnavailableError, match="no ResourceManager answers: off; off too"):
-        discovery(managers).find()
-
-
-def test_an_application_nobody_knows():
-    managers = ResourceManagers(rm1=RejectedError("http-404", "not found"))
-    with pytest.raises(UnavailableError, match=f"knows no {APPLICATION}"):
-        discovery(managers).find()
+@pytest.mark.parametrize(
+    ("answers", "complaint"),
+    [
+        (
+            {"rm1": UnavailableError("off"), "rm2": UnavailableError("2")},
+            "no ResourceManager answers: off; 2",
+        ),
+        ({"rm1": RejectedError("http-404", "not found")}, f"knows no {APPLICATION}"),
+    ],
+    ids=["all are away", "nobody knows it"],
+)
+def test_without_an_answer_there_is_no_master(answers, complaint):
+    with pytest.raises(UnavailableError, match=complaint):
+        discovery(ResourceManagers(**answers)).find()
 
 
 def test_by_type_the_newest_comes_first():
-    apps = [app("10.0.0.1:1", started=1), app("10.0.0.3:3", started=3), app("10.0.0.2:2", started=2)]
+    apps = [app(f"10.0.0.{n}:{n}", started=n) for n in (1, 3, 2)]
     managers = ResourceManagers(rm1={"apps": {"app": apps}})
-    assert discovery(managers, application_id="").find() == (
-        "http://10.0.0.3:3",
-        "http://10.0.0.2:2",
-        "http://10.0.0.1:1",
-    )
+    urls = tuple(f"http://10.0.0.{n}:{n}" for n in (3, 2, 1))
+    assert discovery(managers, application_id="").find() == urls
     assert managers.asked == ["http://rm1:8088/ws/v1/cluster/apps?states=RUNNING&applicationTypes=yarn-accel"]
 
 
@@ -103,23 +112,15 @@ def test_by_type_there_may_be_none(apps):
         discovery(ResourceManagers(rm1={"apps": apps}), application_id="").find()
 
 
-def test_one_application_instead_of_a_list():
-    assert master_urls({"apps": {"app": app()}}) == ("http://10.0.0.5:40123",)
+def test_one_application_instead_of_a_list_and_an_address_of_version_6():
+    assert master_urls({"apps": {"app": app("[::1]:80")}}) == ("http://[::1]:80",)
 
 
 @pytest.mark.parametrize(
     "address",
     [
-        "N/A:-1",
-        "N/A:0",
-        "10.0.0.5",
-        "10.0.0.5:0",
-        "10.0.0.5:70000",
-        "evil/path:80",
-        "a b:80",
-        "@x:80",
-        "h:80\n",
-        ":80",
+        *("N/A:-1", "N/A:0", "10.0.0.5", "10.0.0.5:0", "10.0.0.5:70000", "evil/path:80", "a b:80", "@x:80"),
+        *("h:80\n", ":80"),
     ],
 )
 def test_addresses_that_are_none(address):
@@ -133,20 +134,41 @@ def test_an_application_that_is_over_must_be_started_again(state):
         master_urls({"app": app(state=state)})
 
 
-def test_ipv6():
-    assert master_urls({"app": app("[::1]:80")}) == ("http://[::1]:80",)
-
-
 def test_an_address_in_the_settings_needs_no_resource_manager():
-    config = load_config(
-        None, {}, node="w1", run_dir="/run/a", master_url="http://m:1/", rm_urls=["http://rm:1"]
-    )
-    assert MasterDiscovery(config, get=None).find() == ("http://m:1",)
-
-
-def test_without_address_and_resource_managers_there_is_no_master():
+    known = config(master_url="http://m:1/", rm_urls=["http://rm:1"])
+    assert MasterDiscovery(known, get=None).find() == ("http://m:1",)
     with pytest.raises(UnavailableError, match="set rm_urls"):
-        MasterDiscovery(load_config(None, {}, node="w1", run_dir="/run/a")).find()
+        MasterDiscovery(config()).find()
+
+
+TOKEN = Token(b"identifier", b"password", "RM_DELEGATION_TOKEN", "")
+
+
+@pytest.fixture
+def credentials(tmp_path, monkeypatch):
+    (tmp_path / "tokens").write_bytes(write_token_file(TokenFile({"rm": TOKEN})))
+    monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(tmp_path / "tokens"))
+    return tmp_path / "tokens"
+
+
+@pytest.mark.parametrize("application", [APPLICATION, ""])
+async def test_with_kerberos_the_master_is_asked_for_by_rpc(application, credentials):
+    found = ApplicationReport(
+        ApplicationId.parse(APPLICATION), host="10.0.0.5", rpc_port=40123, state=ApplicationState.RUNNING
+    )
+    handlers = {
+        "getApplicationReport": lambda _: GetApplicationReportResponse(found),
+        "getApplications": lambda _: GetApplicationsResponse((found,)),
+    }
+    async with FakeHadoop(handlers, tokens=[TOKEN], qop="auth-conf") as server:
+        known = config(rm_addresses=[str(server.address)], application_id=application)
+        assert await asyncio.to_thread(MasterDiscovery(known).find) == ("http://10.0.0.5:40123",)
+    assert server.users == [TOKEN.identifier]
+    with pytest.raises(UnavailableError, match="no connection"):
+        await asyncio.to_thread(MasterDiscovery(known).find)
+    credentials.unlink()
+    with pytest.raises(UnavailableError, match="HADOOP_TOKEN_FILE_LOCATION"):
+        await asyncio.to_thread(MasterDiscovery(known).find)
 
 
 def test_steady_give_or_take_a_tenth():
@@ -155,25 +177,22 @@ def test_steady_give_or_take_a_tenth():
     ] == pytest.approx([0.9, 1.0, 1.1])
 
 
-def test_failures_double_the_pause_up_to_a_bound_and_success_ends_it():
-    pace = HeartbeatInterval(1.0, 5.0, lambda: 0.0)
-    waits = []
-    for _ in range(5):
-        pace.failed()
-        waits.append(pace.next_wait_s())
-    assert waits == [1.0, 2.0, 4.0, 5.0, 5.0]
+def waits(u, n, max_backoff_s=5.0):
+    """The pauses after so many failures in a row."""
+    pace = HeartbeatInterval(1.0, max_backoff_s, lambda: u)
+    found = [pace.failed() or pace.next_wait_s() for _ in range(n)]
     pace.succeeded()
-    assert pace.next_wait_s() == pytest.approx(0.9)
+    assert pace.next_wait_s() == pytest.approx(0.9 + 0.2 * u)
+    return found
+
+
+def test_failures_double_the_pause_up_to_a_bound_and_success_ends_it():
+    assert waits(0.0, 5) == [1.0, 2.0, 4.0, 5.0, 5.0]
+    assert waits(0.0, 10_000)[-1] == 5.0, "a night without a master"
 
 
 def test_nodes_that_failed_together_come_back_apart():
-    def wait(u):
-        pace = HeartbeatInterval(1.0, 8.0, lambda: u)
-        for _ in range(4):
-            pace.failed()
-        return pace.next_wait_s()
-
-    assert [wait(u) for u in (0.0, 0.5, 1.0)] == [8.0, 6.0, 4.0]
+    assert [waits(u, 4, 8.0)[-1] for u in (0.0, 0.5, 1.0)] == [8.0, 6.0, 4.0]
 
 
 def test_the_master_sets_the_interval():
@@ -184,10 +203,3 @@ def test_the_master_sets_the_interval():
     assert pace.next_wait_s() == pytest.approx(15.0)
     pace.succeeded(0.0)
     assert pace.next_wait_s() == pytest.approx(20.0)
-
-
-def test_a_night_without_a_master_overflows_nothing():
-    pace = HeartbeatInterval(1.0, 5.0, lambda: 0.0)
-    for _ in range(100_000):
-        pace.failed()
-    assert pace.next_wait_s() == 5.0

@@ -1,7 +1,5 @@
 """The NodeManager's script against YARN's own grammar (NodeLabelUtil, ScriptBasedNodeAttributesProvider)."""
 
-import ast
-import io
 import json
 import os
 import platform
@@ -10,13 +8,13 @@ import shutil
 import subprocess
 import sys
 import time
-import tokenize
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.sizes import size_of
 from yarn_accel.launch.bootstrap import check_node, node_facts
 from yarn_accel.launch.node_checks import attribute_facts
 from yarn_accel.node import nm_attributes
@@ -55,19 +53,13 @@ def understood(printed):
     found = {}
     for line in printed:
         assert "\n" not in line
-        if not line.startswith("NODE_ATTRIBUTE:"):
-            continue
-        fields = line[len("NODE_ATTRIBUTE:") :].split(",")
-        assert len(fields) == 3
-        name, kind, value = fields
-        assert kind == "STRING"
-        assert "/" not in name
-        assert name not in found
-        assert NAME.fullmatch(name)
-        assert len(name) <= 255
-        assert VALUE.fullmatch(value)
-        assert len(value) <= 255
-        found[name] = value
+        if line.startswith("NODE_ATTRIBUTE:"):
+            name, kind, value = line[len("NODE_ATTRIBUTE:") :].split(",")
+            assert (kind, name in found) == ("STRING", False)
+            assert NAME.fullmatch(name)
+            assert VALUE.fullmatch(value)
+            assert max(len(name), len(value)) <= 255
+            found[name] = value
     return found
 
 
@@ -117,14 +109,10 @@ def test_a_gpu_that_failed_has_no_name(lines):
 
 
 def test_two_models(lines):
-    found = parsed(
-        lines(state([H200, {**H200, "name": "NVIDIA A30", "memory_total_bytes": 24 << 30}, H200]), NOW_S)
-    )
-    assert (found["accel-gpus"], found["accel-gpu-model"], found["accel-gpu-memory-gib"]) == (
-        "3",
-        "NVIDIA-A30_NVIDIA-H200",
-        "24",
-    )
+    a30 = {**H200, "name": "NVIDIA A30", "memory_total_bytes": 24 << 30}
+    found = parsed(lines(state([H200, a30, {**H200, "health": "lost"}, H200]), NOW_S))
+    assert (found["accel-gpus"], found["accel-gpu-memory-gib"]) == ("3", "24"), "a lost one is not counted"
+    assert found["accel-gpu-model"] == "NVIDIA-A30_NVIDIA-H200"
 
 
 @pytest.mark.parametrize(
@@ -145,10 +133,6 @@ def test_health(lines, device, server, health):
     assert parsed(lines(state([{**H200, "health": device}], server=server), NOW_S))["accel-health"] == health
 
 
-def test_a_lost_device_is_not_counted(lines):
-    assert parsed(lines(state([H200, {**H200, "health": "lost"}]), NOW_S))["accel-gpus"] == "1"
-
-
 @pytest.mark.parametrize("at", [NOW_S - 31, NOW_S + 3600, 0])
 def test_an_agent_that_stopped_writing_shows(lines, at):
     assert parsed(lines(state(at=at), NOW_S))["accel-health"] == "stale"
@@ -157,15 +141,8 @@ def test_an_agent_that_stopped_writing_shows(lines, at):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "{",
-        "null",
-        "[]",
-        "{}",
-        '{"devices": 3}',
-        '{"devices": [1], "server": null}',
-        "[" * 100_000,
-        "\ud800",
+        *("", "{", "null", "[]", "{}", '{"devices": 3}', '{"devices": [1], "server": null}'),
+        *("[" * 100_000, "\ud800"),
     ],
 )
 def test_no_state_no_facts_but_a_health(lines, text):
@@ -185,12 +162,7 @@ _ANY = (
 
 @given(st.dictionaries(st.sampled_from(["name", "memory_total_bytes", "health"]), _ANY), _ANY)
 def test_whatever_the_state_says_yarn_can_read_it(lines, device, server):
-    document = {
-        "devices": [device, H200],
-        "at": NOW_S,
-        "server": {"health": server},
-    }
-    found = parsed(lines(json.dumps(document), NOW_S))
+    found = parsed(lines(state([device, H200], NOW_S, server), NOW_S))
     assert {"accel-as-of", "accel-health"} <= set(found)
 
 
@@ -212,19 +184,20 @@ PYTHONS = [
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_as_the_nodemanager_runs_it(python, tmp_path):
-    alone = tmp_path / "nm_attributes.py"
+    alone, path = tmp_path / "nm_attributes.py", tmp_path / "state.json"
     alone.write_text(SCRIPT.read_text())
-    path = tmp_path / "state.json"
     path.write_text(state(at=time.time()))
-    completed = subprocess.run([python, "-I", "-S", alone, path], capture_output=True, text=True, check=True)
-    assert completed.stderr == ""
-    assert parsed(completed.stdout.splitlines())["accel-gpu-model"] == "NVIDIA-H200"
+
+    def run(*arguments):
+        argv = [python, "-I", "-S", alone, *arguments]
+        completed = subprocess.run(argv, capture_output=True, text=True, check=True)
+        assert completed.stderr == ""
+        return parsed(completed.stdout.splitlines())
+
+    assert run(path)["accel-gpu-model"] == "NVIDIA-H200"
     path.unlink()
     for arguments in ([path], [], [tmp_path]):
-        completed = subprocess.run(
-            [python, "-I", "-S", alone, *arguments], capture_output=True, text=True, check=True
-        )
-        assert parsed(completed.stdout.splitlines())["accel-health"] == "none"
+        assert run(*arguments)["accel-health"] == "none"
 
 
 def test_a_file_that_never_ends_ends_the_script(tmp_path):
@@ -233,14 +206,12 @@ def test_a_file_that_never_ends_ends_the_script(tmp_path):
     completed = subprocess.run(
         [sys.executable, SCRIPT, pipe], capture_output=True, text=True, check=False, timeout=300
     )
-    assert completed.returncode == -14
-    assert completed.stdout == ""
+    assert (completed.returncode, completed.stdout) == (-14, "")
 
 
 def test_the_node_tells_python_and_c_library_as_a_start_asks_for_them(lines):
     facts = attribute_facts(understood(lines("", NOW_S)))
-    assert facts["glibc"] == platform.libc_ver()[1]
-    assert facts["machine"] == platform.machine()
+    assert (facts["glibc"], facts["machine"]) == (platform.libc_ver()[1], platform.machine())
     have = node_facts()
     assert have["python"] in facts["python"].split("_")
     check_node({**have, "glibc": "2.17"}, facts)
@@ -256,24 +227,9 @@ def test_every_python_of_the_node_is_reported(lines, tmp_path, monkeypatch):
     assert reported == "_".join(f"3.{minor}" for minor in sorted({8, 9, 10, own}))
 
 
-def test_it_can_be_run_by_its_name(tmp_path):
+def test_it_can_be_run_by_its_name():
     assert SCRIPT.read_text().startswith("#!/usr/bin/env python3\n")
 
 
 def test_the_script_has_thirty_lines():
-    text = SCRIPT.read_text()
-    quiet = (
-        tokenize.COMMENT,
-        tokenize.NL,
-        tokenize.NEWLINE,
-        tokenize.INDENT,
-        tokenize.DEDENT,
-        tokenize.ENDMARKER,
-    )
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    code = {
-        line for each in tokens if each.type not in quiet for line in range(each.start[0], each.end[0] + 1)
-    }
-    described = [n.body[0] for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.Module, ast.FunctionDef))]
-    prose = {line for each in described for line in range(each.lineno, each.end_lineno + 1)}
-    assert len(code - prose) <= 30
+    assert size_of(SCRIPT.read_text()).code <= 30

@@ -1,13 +1,9 @@
 """The folder of an agent, and its state file."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
 import stat
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,42 +14,26 @@ from yarn_accel.node.paths import make_run_dir, remove_abandoned
 
 
 @pytest.fixture(autouse=True)
-def strict_umask() -> Iterator[None]:
+def strict_umask():
     """That of containers under LinuxContainerExecutor."""
     before = os.umask(0o027)
     yield
     os.umask(before)
 
 
-def mode(path: Path) -> int:
+def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_users_other_than_ours_come_in(tmp_path: Path) -> None:
-    folder = tmp_path / "yarn-accel-1" / "w1"
-    make_run_dir(folder)
-    assert (mode(folder), mode(folder.parent)) == (0o755, 0o755)
-    write_state(folder / "state.json", {"node": "w1"})
-    assert mode(folder / "state.json") == 0o644
-
-
-def test_a_folder_that_the_site_made_stays_as_it_is(tmp_path: Path) -> None:
-    folder = tmp_path / "yarn-accel" / "w1"
-    folder.mkdir(parents=True)
-    make_run_dir(folder)
-    make_run_dir(folder)
-    assert mode(folder) == 0o750
-
-
-def test_every_folder_up_to_ours_is_checked(tmp_path: Path) -> None:
-    folder = tmp_path / "yarn-accel-1" / "w1" / "17_0001"
-    make_run_dir(folder)
-    folder.parent.chmod(0o777)
-    with pytest.raises(StartupError, match="w1 belongs to"):
+def test_a_folder_is_made_for_everybody_to_enter_and_one_of_the_site_stays_as_it_is(tmp_path):
+    ours, of_the_site = tmp_path / "yarn-accel-1" / "w1", tmp_path / "yarn-accel" / "w1"
+    of_the_site.mkdir(parents=True)
+    for folder in (ours, of_the_site, ours, of_the_site):
         make_run_dir(folder)
+    assert (mode(ours), mode(ours.parent), mode(of_the_site)) == (0o755, 0o755, 0o750)
 
 
-def test_the_folder_of_an_application_goes_when_nobody_listens_there_any_more(tmp_path: Path) -> None:
+def test_the_folder_of_an_application_goes_when_nobody_listens_there_any_more(tmp_path):
     folder = tmp_path / "17_0001"
     make_run_dir(folder)
     (folder / "state.json").write_text("{}")
@@ -68,7 +48,7 @@ def test_the_folder_of_an_application_goes_when_nobody_listens_there_any_more(tm
     assert not folder.exists()
 
 
-def test_other_folders_are_never_removed(tmp_path: Path) -> None:
+def test_other_folders_are_never_removed(tmp_path):
     """Those of the site's own agents, and what only looks like one of ours."""
     (tmp_path / "w1").mkdir()
     (tmp_path / "17_0002").write_text("")
@@ -90,8 +70,10 @@ def written(path, **changes):
     return read_last_response(path, "w1")
 
 
-def test_the_masters_last_word_outlives_the_agent(tmp_path):
+def test_the_masters_last_word_outlives_the_agent_and_everybody_may_read_it(tmp_path):
     assert written(tmp_path / "state.json") == (ANSWER, 17.5)
+    assert [(each.name, mode(each)) for each in tmp_path.iterdir()] == [("state.json", 0o644)]
+    assert json.loads((tmp_path / "state.json").read_text())["version"] == 1
 
 
 @pytest.mark.parametrize(
@@ -116,34 +98,21 @@ def test_the_file_of_another_user_is_not_believed(tmp_path, monkeypatch):
     assert read_last_response(path, "w1") is None
 
 
-def test_everybody_may_read_it_and_nothing_else_is_left(tmp_path):
-    written(tmp_path / "state.json")
-    assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
-    assert (tmp_path / "state.json").stat().st_mode & 0o777 == 0o644
-    assert json.loads((tmp_path / "state.json").read_text())["version"] == 1
-
-
-def test_the_folder_is_made(tmp_path):
-    path = tmp_path / "yarn-accel-1000" / "w1"
-    make_run_dir(path)
-    make_run_dir(path)
-    assert path.stat().st_mode & 0o777 == 0o755
-
-
-def test_a_folder_others_may_write_in_is_refused(tmp_path):
-    path = tmp_path / "w1"
-    path.mkdir()
-    path.chmod(0o777)
-    with pytest.raises(StartupError, match="others could put their own socket there"):
-        make_run_dir(path)
-
-
-def test_so_is_one_above_it_that_anybody_could_have_made(tmp_path):
-    above = tmp_path / "yarn-accel-1000"
-    above.mkdir()
-    above.chmod(0o777)
-    with pytest.raises(StartupError, match="yarn-accel-1000 belongs to"):
-        make_run_dir(above / "w1")
+@pytest.mark.parametrize(
+    ("open_to_all", "complaint"),
+    [
+        ("yarn-accel-1/w1/17_0001", "others could put their own socket there"),
+        ("yarn-accel-1/w1", "w1 belongs to"),
+        ("yarn-accel-1", "yarn-accel-1 belongs to"),
+    ],
+)
+def test_a_folder_others_may_write_in_is_refused_and_so_is_one_above_it(tmp_path, open_to_all, complaint):
+    """Anybody could have made it."""
+    folder = tmp_path / "yarn-accel-1" / "w1" / "17_0001"
+    make_run_dir(folder)
+    (tmp_path / open_to_all).chmod(0o777)
+    with pytest.raises(StartupError, match=complaint):
+        make_run_dir(folder)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
@@ -154,13 +123,12 @@ def test_so_is_the_folder_of_another_user(tmp_path):
         make_run_dir(tmp_path / "w1")
 
 
-def test_links_and_files_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "complaint"), [("link", "is not a folder"), ("file", "is not a folder"), ("file/w1", "run_dir")]
+)
+def test_links_and_files_are_refused(tmp_path, name, complaint):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StartupError, match="is not a folder"):
-        make_run_dir(tmp_path / "link")
     (tmp_path / "file").write_text("")
-    with pytest.raises(StartupError, match="is not a folder"):
-        make_run_dir(tmp_path / "file")
-    with pytest.raises(StartupError, match="run_dir"):
-        make_run_dir(tmp_path / "file" / "w1")
+    with pytest.raises(StartupError, match=complaint):
+        make_run_dir(tmp_path / name)

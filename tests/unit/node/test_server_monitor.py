@@ -1,6 +1,7 @@
 """The node's pipeline server: found, asked, and missed at once when it dies."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from tests.fixtures.waiting import soon
+from yarn_accel.core.ended_applications import parse_ended
 from yarn_accel.node import server_monitor as module
 from yarn_accel.node.server_monitor import ServerMonitor, container_of, cpu_ticks_of
 
@@ -81,18 +83,16 @@ class Pretended:
             self.process.wait()
 
 
-def watching(tmp_path, act):
-    async def run():
-        path = tmp_path / "server.json"
-        changed = asyncio.Event()
-        async with aiohttp.ClientSession() as session, Pretended(path) as pretended:
-            own = ServerMonitor(path, "w1", "10.0.0.1", session, changed.set)
-            try:
-                return await act(own, pretended, changed)
-            finally:
-                await own.close()
-
-    return asyncio.run(run())
+@contextlib.asynccontextmanager
+async def watching(tmp_path):
+    path = tmp_path / "server.json"
+    changed = asyncio.Event()
+    async with aiohttp.ClientSession() as session, Pretended(path) as pretended:
+        own = ServerMonitor(path, "w1", "10.0.0.1", session, changed.set)
+        try:
+            yield own, pretended, changed
+        finally:
+            await own.close()
 
 
 async def settled(own, step_s=0.0):
@@ -107,201 +107,156 @@ async def settled(own, step_s=0.0):
     return await soon(report)
 
 
-def test_no_server_no_report(tmp_path):
-    async def act(own, pretended, changed):
-        return await own.report(), own.endpoint, own.is_gone, changed.is_set()
-
-    assert watching(tmp_path, act) == (None, None, False, False)
+async def test_no_server_no_report(tmp_path):
+    async with watching(tmp_path) as (own, _, changed):
+        assert (await own.report(), own.endpoint, own.is_gone, changed.is_set()) == (None, None, False, False)
 
 
-def test_a_server_that_is_well(tmp_path):
-    async def act(own, pretended, changed):
+async def test_a_server_that_is_well(tmp_path):
+    async with watching(tmp_path) as (own, pretended, changed):
         pretended.start()
-        return await settled(own), changed.is_set()
-
-    report, was_reported = watching(tmp_path, act)
-    assert was_reported
-    assert report["endpoint"] == {
-        "name": "w1",
-        "host": "10.0.0.1",
-        "port": 7070,
-        "unix_path": "/run/p.sock",
-        "node": "w1",
-        "tls": False,
-        "ca_file": "",
-    }
+        report = await settled(own)
+        assert changed.is_set()
+    reached = {"name": "w1", "host": "10.0.0.1", "port": 7070, "unix_path": "/run/p.sock", "node": "w1"}
+    assert report["endpoint"] == {**reached, "tls": False, "ca_file": ""}
     assert (report["health"], report["in_flight"], report["problems"]) == ("ok", 3.0, [])
     assert not report["is_local_only"]
     assert report["container"] == "container_1_0001_01_000002"
 
 
-def test_its_container_is_the_one_it_wrote_down(tmp_path):
-    async def act(own, pretended, changed):
+async def test_its_container_is_the_one_it_wrote_down(tmp_path):
+    async with watching(tmp_path) as (own, pretended, _):
         pretended.start(container="container_7_0001_01_000009")
-        return (await settled(own))["container"]
-
-    assert watching(tmp_path, act) == "container_7_0001_01_000009"
+        assert (await settled(own))["container"] == "container_7_0001_01_000009"
 
 
-def test_it_is_missed_when_it_dies_and_found_when_it_is_replaced(tmp_path):
-    async def act(own, pretended, changed):
+async def test_it_is_missed_when_it_dies_and_found_when_it_is_replaced(tmp_path):
+    async with watching(tmp_path) as (own, pretended, changed):
         pretended.start()
         await settled(own)
         changed.clear()
         pretended.kill()
         await soon(lambda: own.is_gone)
         assert changed.is_set()
-        gone = (await own.report())["health"], own.endpoint, own.is_gone
+        assert ((await own.report())["health"], own.endpoint) == ("gone", None)
         pretended.start()
-        back = (await settled(own))["health"], own.endpoint.name, own.is_gone
-        return gone, back
-
-    assert watching(tmp_path, act) == (("gone", None, True), ("ok", "w1", False))
+        assert ((await settled(own))["health"], own.endpoint.name, own.is_gone) == ("ok", "w1", False)
 
 
-def test_one_that_ends_in_peace_takes_its_state_along(tmp_path):
-    async def act(own, pretended, changed):
+async def test_one_that_ends_in_peace_takes_its_state_along(tmp_path):
+    async with watching(tmp_path) as (own, pretended, changed):
         pretended.start()
         await settled(own)
         changed.clear()
         pretended.path.unlink()
         pretended.kill()
         await asyncio.wait_for(changed.wait(), 60)
-        return await own.report(), own.is_gone
-
-    assert watching(tmp_path, act) == (None, False)
+        assert (await own.report(), own.is_gone) == (None, False)
 
 
-def test_a_state_file_left_by_a_dead_one(tmp_path):
-    async def act(own, pretended, changed):
+async def test_a_state_file_left_by_a_dead_one(tmp_path):
+    async with watching(tmp_path) as (own, pretended, _):
         pretended.start()
         pretended.kill()
-        return (await own.report())["health"], own.endpoint
-
-    assert watching(tmp_path, act) == ("gone", None)
+        assert ((await own.report())["health"], own.endpoint) == ("gone", None)
 
 
 @pytest.mark.parametrize(
     ("stats", "health", "problems"),
-    [
-        (SICK, "unhealthy", ["cuda:0 is resting"]),
-        (GOOD | {"is_draining": True}, "draining", []),
-    ],
+    [(SICK, "unhealthy", ["cuda:0 is resting"]), (GOOD | {"is_draining": True}, "draining", [])],
 )
-def test_one_that_says_it_is_not_well(tmp_path, stats, health, problems):
-    async def act(own, pretended, changed):
+async def test_one_that_says_it_is_not_well(tmp_path, stats, health, problems):
+    async with watching(tmp_path) as (own, pretended, _):
         pretended.stats = stats
         pretended.start()
-        return await settled(own)
-
-    report = watching(tmp_path, act)
-    assert (report["health"], report["problems"]) == (health, problems)
+        report = await settled(own)
+        assert (report["health"], report["problems"]) == (health, problems)
 
 
 @pytest.mark.parametrize(("young_s", "is_reported"), [(60.0, True), (0.0, False)])
-def test_one_that_is_still_loading_is_asked_again_at_every_look(tmp_path, monkeypatch, young_s, is_reported):
+async def test_one_that_is_still_loading_is_asked_again_at_every_look(
+    tmp_path, monkeypatch, young_s, is_reported
+):
     monkeypatch.setattr(module, "_YOUNG_S", young_s)
-
-    async def act(own, pretended, changed):
+    async with watching(tmp_path) as (own, pretended, changed):
         pretended.stats = SICK
         pretended.start()
         assert (await settled(own))["health"] == "unhealthy"
         pretended.stats = GOOD
         changed.clear()
-
-        def is_reported_at_a_look():
-            own.look()
-            return changed.is_set()
-
         if is_reported:
-            return await soon(is_reported_at_a_look)
+            await soon(lambda: own.look() or changed.is_set())
         for _ in range(50):
             own.look()
             await asyncio.sleep(0.01)
-        return changed.is_set()
-
-    assert watching(tmp_path, act) is is_reported
+        assert changed.is_set() is is_reported
 
 
 @pytest.mark.parametrize(("is_well", "expected"), [(True, "ok"), (False, "starting"), (None, "starting")])
-def test_one_that_wrote_that_it_is_well_is_believed_until_it_can_be_asked(tmp_path, is_well, expected):
-    async def act(own, pretended, changed):
+async def test_one_that_wrote_that_it_is_well_is_believed_until_it_can_be_asked(tmp_path, is_well, expected):
+    async with watching(tmp_path) as (own, pretended, _):
         pretended.start(is_well=is_well)
         pretended.pause_s = 3600.0
-        return (await own.report())["health"]
-
-    assert watching(tmp_path, act) == expected
+        assert (await own.report())["health"] == expected
 
 
-def test_the_first_figures_of_such_a_server_are_reported_at_once(tmp_path):
-    async def act(own, pretended, changed):
+async def test_the_first_figures_of_such_a_server_are_reported_at_once(tmp_path):
+    async with watching(tmp_path) as (own, pretended, changed):
         pretended.start(is_well=True)
         first = await own.report()
         changed.clear()
         await changed.wait()
-        return "in_flight" in first, (await own.report())["in_flight"]
-
-    assert watching(tmp_path, act) == (False, 3.0)
+        assert ("in_flight" in first, (await own.report())["in_flight"]) == (False, 3.0)
 
 
-def test_what_it_says_later_counts_more_than_what_it_wrote(tmp_path):
-    async def act(own, pretended, changed):
+async def test_what_it_says_later_counts_more_than_what_it_wrote(tmp_path):
+    async with watching(tmp_path) as (own, pretended, changed):
         pretended.stats = SICK
         pretended.start(is_well=True)
-        first = (await own.report())["health"]
+        assert (await own.report())["health"] == "ok"
         changed.clear()
         await changed.wait()
-        return first, (await own.report())["health"], (await own.report())["problems"]
+        found = await own.report()
+        assert (found["health"], found["problems"]) == ("unhealthy", ["cuda:0 is resting"])
 
-    assert watching(tmp_path, act) == ("ok", "unhealthy", ["cuda:0 is resting"])
 
-
-def test_one_that_wrote_that_it_is_well_and_says_nothing_is_silent_in_time(tmp_path):
-    async def act(own, pretended, changed):
+async def test_one_that_wrote_that_it_is_well_and_says_nothing_is_silent_in_time(tmp_path):
+    async with watching(tmp_path) as (own, pretended, _):
         pretended.pause_s = 3600.0
         pretended.start(is_well=True)
-        first = (await own.report())["health"]
-        own.tick(0.5)
-        still = (await own.report())["health"]
-        for _ in range(5):
+        healths = []
+        for _ in range(8):
+            healths.append((await own.report())["health"])
             own.tick(0.5)
-        return first, still, (await own.report())["health"]
-
-    assert watching(tmp_path, act) == ("ok", "ok", "silent")
+        assert (healths[:2], healths[-1]) == (["ok", "ok"], "silent")
 
 
-def test_after_a_death_the_next_one_is_looked_for_more_often_for_a_while(tmp_path, monkeypatch):
-    async def act(own, pretended, changed):
+async def test_after_a_death_the_next_one_is_looked_for_more_often_for_a_while(tmp_path, monkeypatch):
+    async with watching(tmp_path) as (own, pretended, _):
         pretended.start()
-        before = await own.report(), own.look_s
+        await own.report()
+        assert own.look_s == 0.2
         pretended.kill()
         await soon(lambda: own.is_gone)
-        soon_s = own.look_s
+        assert own.look_s < 0.2
         monkeypatch.setattr(module, "_SOON_S", 0.0)
-        later_s = own.look_s
-        pretended.start()
-        own.look()
-        return before[1], soon_s < before[1], later_s, own.look_s
-
-    assert watching(tmp_path, act) == (0.2, True, 0.2, 0.2)
+        assert own.look_s == 0.2
 
 
-def test_late_is_not_dead(tmp_path, monkeypatch):
+async def test_late_is_not_dead(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE_S", 0.02)
 
-    async def act(own, pretended, changed):
+    async with watching(tmp_path) as (own, pretended, _):
         pretended.start()
         pretended.pause_s = 0.3
         first = (await own.report())["health"]
         report = await settled(own)
-        return first, report["health"], report["in_flight"]
-
-    assert watching(tmp_path, act) == ("starting", "ok", 3.0)
+        assert (first, report["health"], report["in_flight"]) == ("starting", "ok", 3.0)
 
 
 @pytest.mark.parametrize("stats", ["", "<html>hello</html>", "x" * 2_000_000])
-def test_one_that_says_nothing_sensible_is_silent_in_time(tmp_path, stats):
-    async def act(own, pretended, changed):
+async def test_one_that_says_nothing_sensible_is_silent_in_time(tmp_path, stats):
+    async with watching(tmp_path) as (own, pretended, _):
         pretended.stats = stats
         pretended.start()
         first = (await own.report())["health"]
@@ -309,9 +264,7 @@ def test_one_that_says_nothing_sensible_is_silent_in_time(tmp_path, stats):
             own.tick(0.5)
         # What it sends takes it some CPU, and while it computes it is not silent so soon.
         report = await settled(own, step_s=0.5)
-        return first, report["health"], own.endpoint
-
-    assert watching(tmp_path, act) == ("starting", "silent", None)
+        assert (first, report["health"], own.endpoint) == ("starting", "silent", None)
 
 
 async def hung(own, pretended, changed):
@@ -329,80 +282,80 @@ async def hung(own, pretended, changed):
     return list(dict.fromkeys(healths))
 
 
-def test_one_that_is_stopped_is_silent_and_then_hung_and_well_again_when_it_goes_on(tmp_path):
-    async def act(own, pretended, changed):
-        healths = await hung(own, pretended, changed)
-        down = own.is_down, own.endpoint
+async def test_one_that_is_stopped_is_silent_and_then_hung_and_well_again_when_it_goes_on(tmp_path):
+    async with watching(tmp_path) as (own, pretended, changed):
+        assert await hung(own, pretended, changed) == ["ok", "silent", "hung"]
+        assert (own.is_down, own.endpoint) == (True, None)
         pretended.pause_s = 0.0
         os.kill(pretended.process.pid, signal.SIGCONT)
         await soon(lambda: own.tick(0.0) or not own.is_down)
-        return healths, down, (await own.report())["health"]
-
-    assert watching(tmp_path, act) == (["ok", "silent", "hung"], (True, None), "ok")
+        assert (await own.report())["health"] == "ok"
 
 
-def test_one_that_the_master_replaces_stays_down_when_it_goes_on_and_its_replacement_does_not(tmp_path):
-    async def act(own, pretended, changed):
+async def test_one_that_the_master_replaces_stays_down_when_it_goes_on_and_its_replacement_does_not(tmp_path):
+    async with watching(tmp_path) as (own, pretended, changed):
         await hung(own, pretended, changed)
         own.fence(pretended.process.pid + 1)
         own.fence(pretended.process.pid)
         pretended.pause_s = 0.0
         await soon(lambda: own.tick(0.0) or not own._liveness.is_asked)
-        fenced = (await own.report())["health"], own.endpoint
+        assert ((await own.report())["health"], own.endpoint) == ("hung", None)
         pretended.start()
-        return fenced, (await settled(own))["health"], own.is_down
-
-    assert watching(tmp_path, act) == (("hung", None), "ok", False)
+        assert ((await settled(own))["health"], own.is_down) == ("ok", False)
 
 
 def test_its_cpu_time_grows_as_it_computes():
-    own = os.getpid()
-    before = cpu_ticks_of(own)
-    while cpu_ticks_of(own) == before:
+    before = cpu_ticks_of(os.getpid())
+    while cpu_ticks_of(os.getpid()) == before:
         pass
-    assert cpu_ticks_of(own) > before
-    assert cpu_ticks_of(2**22 + 1) is None
+    assert cpu_ticks_of(os.getpid()) > before
 
 
-def test_one_without_a_page_is_only_watched(tmp_path):
-    async def act(own, pretended, changed):
+def test_of_a_process_that_is_gone_nothing_is_known():
+    assert (cpu_ticks_of(2**22 + 1), container_of(2**22 + 1)) == (None, "")
+
+
+async def test_one_without_a_page_is_only_watched(tmp_path):
+    async with watching(tmp_path) as (own, pretended, _):
         pretended.start(http_port=0)
-        alive = (await own.report())["health"]
+        assert (await own.report())["health"] == "unwatched"
         pretended.kill()
         await soon(lambda: own.is_gone)
-        return alive, (await own.report())["health"]
-
-    assert watching(tmp_path, act) == ("unwatched", "gone")
+        assert (await own.report())["health"] == "gone"
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b'{"pid": "x"}', b" " * 100_000])
-def test_a_state_file_that_is_none_is_no_server(tmp_path, raw, caplog):
-    async def act(own, pretended, changed):
+async def test_a_state_file_that_is_none_is_no_server(tmp_path, raw, caplog):
+    async with watching(tmp_path) as (own, pretended, _):
         pretended.path.write_bytes(raw)
         for _ in range(3):
             assert await own.report() is None
-        return own.endpoint
-
-    assert watching(tmp_path, act) is None
+        assert own.endpoint is None
     assert len(caplog.records) == 1
 
 
-def test_a_process_that_is_gone_is_in_no_container():
-    assert container_of(2**22 + 1) == ""
-
-
-def n_descriptors():
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def test_descriptors_are_given_back(tmp_path):
-    async def act(own, pretended, changed):
+async def test_descriptors_are_given_back(tmp_path):
+    async with watching(tmp_path) as (own, pretended, _):
         pretended.start(http_port=0)
-        await own.report()
-        before = n_descriptors()
-        for _ in range(5):
+        n_descriptors = []
+        for _ in range(6):
             pretended.write(http_port=0)
             await own.report()
-        return n_descriptors() - before
+            n_descriptors.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208
+        assert n_descriptors[0] == n_descriptors[-1]
 
-    assert watching(tmp_path, act) == 0
+
+async def test_a_server_reads_which_applications_have_ended(tmp_path, caplog):
+    async with watching(tmp_path) as (own, _, _):
+        place = tmp_path / "server.json.ended"
+        own.end_applications(())
+        assert not place.exists()
+        own.end_applications(("application_1_2",))
+        assert parse_ended(place.read_text()) == ("application_1_2",)
+        stamp = place.stat().st_ino
+        own.end_applications(("application_1_2",))
+        assert place.stat().st_ino == stamp, "nothing new is not written"
+        place.unlink()
+        place.mkdir()
+        own.end_applications(("application_1_3",))
+        assert "cannot learn which applications have ended" in caplog.text

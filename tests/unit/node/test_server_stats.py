@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.pipeline.statistics_of_a_server import statistics
 from yarn_accel.errors import RemoteProtocolError
+from yarn_accel.node import server_stats
 from yarn_accel.node.heartbeat_response import (
     MAX_OPERATIONS,
     ServerLoad,
@@ -18,38 +19,14 @@ from yarn_accel.node.heartbeat_response import (
     parse_response,
     response_document,
 )
-from yarn_accel.node.server_stats import (
-    HUNG_BUSY_S,
-    HUNG_IDLE_S,
-    HUNG_UNSURE_S,
-    MAX_TICK_S,
-    SILENT_BUSY_S,
-    SILENT_S,
-    Liveness,
-    LoadMeter,
-    ServerStateFile,
-    Verdict,
-    endpoint_of,
-    is_local_only,
-    parse_state,
-    parse_stats,
-)
 
-STATE = {
-    "pid": 4711,
-    "name": "w1",
-    "host": "0.0.0.0",
-    "port": 7070,
-    "unix_path": "/run/p.sock",
-    "http_host": "127.0.0.1",
-    "http_port": 9100,
-    "started_at": "2026-11-21T09:00:00+00:00",
-}
+STATE = {"pid": 4711, "name": "w1", "host": "0.0.0.0", "port": 7070, "unix_path": "/run/p.sock"}
+STATE |= {"http_host": "127.0.0.1", "http_port": 9100, "started_at": "2026-11-21T09:00:00+00:00"}
 
 
 def figures(**changes):
     """Of what the server really says."""
-    return parse_stats(json.dumps(statistics(**changes)))
+    return server_stats.parse_stats(json.dumps(statistics(**changes)))
 
 
 def test_figures_from_what_the_server_really_writes():
@@ -83,27 +60,33 @@ def test_a_sick_and_a_draining_server():
 @pytest.mark.parametrize("text", ["", "<html>", "[" * 100_000, "[]", "{}", '{"health": 1}'])
 def test_statistics_of_somebody_else(text):
     with pytest.raises(RemoteProtocolError, match="not the statistics of a pipeline server"):
-        parse_stats(text)
+        server_stats.parse_stats(text)
 
 
 def test_values_that_make_no_sense_are_left_out():
     odd = {"health": {"ok": "yes", "problems": 7}, "in_flight": "3", "requests": float("inf"), "done": True}
     odd |= {"pool": [], "tenants": {"a": {"queued": None}, "b": 4}, "workers": 3, "operations": [1]}
     nothing = {"is_healthy": False, "is_draining": False, "problems": [], "operations": {}}
-    assert parse_stats(json.dumps(odd)) == nothing
+    assert server_stats.parse_stats(json.dumps(odd)) == nothing
 
 
 def test_operations_are_bounded_and_may_be_called_anything():
     table = {f'o{n}"}}': {"done": n} for n in range(100)}
-    found = parse_stats(json.dumps({"health": {"ok": True}, "operations": table}))["operations"]
+    found = server_stats.parse_stats(json.dumps({"health": {"ok": True}, "operations": table}))["operations"]
     assert len(found) == 32
     assert found['o7"}'] == {"done": 7, "compute_s": 0.0}
 
 
+def test_the_applications_of_its_sessions():
+    assert "applications" not in figures()
+    named = ["application_1_2", "../x", 7]
+    assert figures(applications=named)["applications"] == ["application_1_2"]
+
+
 def test_a_state_file():
-    state = parse_state(json.dumps(STATE))
+    state = server_stats.parse_state(json.dumps(STATE))
     assert (state.pid, state.http_port, state.tls) == (4711, 9100, False)
-    assert parse_state(json.dumps({**STATE, "tls": True})).tls
+    assert server_stats.parse_state(json.dumps({**STATE, "tls": True})).tls
 
 
 @pytest.mark.parametrize(
@@ -124,11 +107,11 @@ def test_a_state_file():
 )
 def test_state_files_that_are_none(text, place):
     with pytest.raises(RemoteProtocolError, match=place):
-        parse_state(text)
+        server_stats.parse_state(text)
 
 
 def state(host="0.0.0.0", port=7070, name="w1", unix_path=""):
-    return ServerStateFile(1, name, host, port, unix_path)
+    return server_stats.ServerStateFile(1, name, host, port, unix_path)
 
 
 @pytest.mark.parametrize(
@@ -144,19 +127,21 @@ def state(host="0.0.0.0", port=7070, name="w1", unix_path=""):
     ],
 )
 def test_where_others_reach_it(host, reported, is_local):
-    endpoint = endpoint_of(state(host), "node1", "node1.example.org")
+    endpoint = server_stats.endpoint_of(state(host), "node1", "node1.example.org")
     assert (endpoint.host, endpoint.port, endpoint.node) == (reported, 7070, "node1")
-    assert is_local_only(endpoint, "node1.example.org") is is_local
+    assert server_stats.is_local_only(endpoint, "node1.example.org") is is_local
 
 
 def test_a_node_that_is_itself_on_a_loopback_address():
-    assert not is_local_only(endpoint_of(state("127.0.0.2"), "w2", "127.0.0.2"), "127.0.0.2")
+    assert not server_stats.is_local_only(
+        server_stats.endpoint_of(state("127.0.0.2"), "w2", "127.0.0.2"), "127.0.0.2"
+    )
 
 
 def test_only_a_unix_socket():
-    endpoint = endpoint_of(state("", port=0, name="", unix_path="/run/p.sock"), "w1", "10.0.0.1")
+    endpoint = server_stats.endpoint_of(state("", port=0, name="", unix_path="/run/p.sock"), "w1", "10.0.0.1")
     assert (endpoint.name, endpoint.host, endpoint.unix_path) == ("w1:0", "", "/run/p.sock")
-    assert is_local_only(endpoint, "10.0.0.1")
+    assert server_stats.is_local_only(endpoint, "10.0.0.1")
 
 
 def test_what_it_computes_on_is_what_works():
@@ -178,7 +163,7 @@ def measured(in_flight=0, workers=1, **operations):
 
 
 def test_rates_are_of_what_was_computed_since_the_report_before():
-    meter = LoadMeter()
+    meter = server_stats.LoadMeter()
     assert meter.measure(measured(3)) == {"queue_s": 0.0, "rates": {}}
     assert meter.measure(measured(3, lu=(10, 5.0))) == {"queue_s": 1.5, "rates": {"lu": 2.0}}
     # Nothing was done meanwhile: what is known stays.
@@ -187,20 +172,20 @@ def test_rates_are_of_what_was_computed_since_the_report_before():
     assert meter.measure(measured(0, lu=(20, 6.0)))["rates"] == {"lu": pytest.approx(1 / 0.3, rel=1e-5)}
 
 
-def test_several_workers_are_faster_together():
-    assert LoadMeter().measure(measured(4, 2, lu=(10, 5.0))) == {"queue_s": 1.0, "rates": {"lu": 4.0}}
-
-
-def test_a_standby_does_not_compute():
+def test_several_workers_are_faster_together_and_a_standby_does_not_compute():
+    assert server_stats.LoadMeter().measure(measured(4, 2, lu=(10, 5.0))) == {
+        "queue_s": 1.0,
+        "rates": {"lu": 4.0},
+    }
     workers = [{"state": "idle"}, {"state": "busy"}, {"state": "standby"}]
-    found = parse_stats(json.dumps({"health": {"ok": True}, "workers": workers}))
+    found = server_stats.parse_stats(json.dumps({"health": {"ok": True}, "workers": workers}))
     assert (found["workers"], found["computing_workers"]) == (3, 2)
-    counts = {"operations": {"lu": {"done": 1, "compute_s": 1.0}}}
-    assert LoadMeter().measure({**found, **counts})["rates"] == {"lu": 2.0}
+    counts = measured(lu=(1, 1.0))["operations"]
+    assert server_stats.LoadMeter().measure({**found, "operations": counts})["rates"] == {"lu": 2.0}
 
 
 def test_counters_that_fell_back_are_those_of_a_new_server():
-    meter = LoadMeter()
+    meter = server_stats.LoadMeter()
     meter.measure(measured(lu=(1000, 1000.0)))
     assert meter.measure(measured(lu=(2, 0.5)))["rates"] == {"lu": 4.0}
 
@@ -251,7 +236,7 @@ TICK_S = 0.2
 
 def watched(seconds, ticks=lambda i: 7, has_answered=True):
     """The first time of each verdict, in seconds since the probe that is not answered."""
-    liveness, first = Liveness(), {}
+    liveness, first = server_stats.Liveness(), {}
     if has_answered:
         liveness.asked()
         liveness.answered()
@@ -264,59 +249,59 @@ def watched(seconds, ticks=lambda i: 7, has_answered=True):
 
 def test_a_stopped_process_is_silent_in_two_seconds_and_hung_in_some_more():
     first = watched(20.0)
-    assert first[Verdict.SILENT] == pytest.approx(SILENT_S, abs=TICK_S)
-    assert first[Verdict.HUNG] == pytest.approx(HUNG_IDLE_S, abs=3 * TICK_S)
+    assert first[server_stats.Verdict.SILENT] == pytest.approx(server_stats.SILENT_S, abs=TICK_S)
+    assert first[server_stats.Verdict.HUNG] == pytest.approx(server_stats.HUNG_IDLE_S, abs=3 * TICK_S)
 
 
 def test_a_process_that_computes_is_given_more_time_and_a_minute():
     first = watched(120.0, ticks=lambda i: i)
-    assert first[Verdict.SILENT] == pytest.approx(SILENT_BUSY_S, abs=TICK_S)
-    assert first[Verdict.HUNG] == pytest.approx(HUNG_BUSY_S, abs=TICK_S)
+    assert first[server_stats.Verdict.SILENT] == pytest.approx(server_stats.SILENT_BUSY_S, abs=TICK_S)
+    assert first[server_stats.Verdict.HUNG] == pytest.approx(server_stats.HUNG_BUSY_S, abs=TICK_S)
 
 
 @pytest.mark.parametrize(("ticks", "has_answered"), [(lambda i: None, True), (lambda i: 7, False)])
 def test_one_that_starts_or_cannot_be_seen_is_silent_as_soon_and_hung_later(ticks, has_answered):
     first = watched(60.0, ticks, has_answered)
-    assert first[Verdict.SILENT] == pytest.approx(SILENT_S, abs=TICK_S)
-    assert first[Verdict.HUNG] == pytest.approx(HUNG_UNSURE_S, abs=3 * TICK_S)
+    assert first[server_stats.Verdict.SILENT] == pytest.approx(server_stats.SILENT_S, abs=TICK_S)
+    assert first[server_stats.Verdict.HUNG] == pytest.approx(server_stats.HUNG_UNSURE_S, abs=3 * TICK_S)
 
 
 def test_who_is_not_asked_is_not_silent():
-    liveness = Liveness()
+    liveness = server_stats.Liveness()
     for _ in range(1000):
         liveness.tick(1.0, 7)
-    assert liveness.verdict() is Verdict.RESPONSIVE
+    assert liveness.verdict() is server_stats.Verdict.RESPONSIVE
 
 
 def test_an_answer_ends_it():
-    liveness = Liveness()
+    liveness = server_stats.Liveness()
     liveness.asked()
     for _ in range(200):
         liveness.tick(0.5, 7)
-    assert liveness.verdict() is Verdict.HUNG
+    assert liveness.verdict() is server_stats.Verdict.HUNG
     liveness.answered()
-    assert liveness.verdict() is Verdict.RESPONSIVE
+    assert liveness.verdict() is server_stats.Verdict.RESPONSIVE
     assert not liveness.is_asked
 
 
 def test_a_stall_of_the_agent_itself_is_not_the_servers_silence():
-    liveness = Liveness()
+    liveness = server_stats.Liveness()
     liveness.asked()
     liveness.tick(3600.0, 7)
-    assert liveness.verdict() is Verdict.RESPONSIVE
+    assert liveness.verdict() is server_stats.Verdict.RESPONSIVE
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 100.0), st.booleans()), max_size=200))
 def test_who_answers_each_probe_in_time_is_never_silent(steps):
     """However long each pause is, and whether the process computes or not."""
-    liveness, unanswered_s, cpu = Liveness(), 0.0, 0
+    liveness, unanswered_s, cpu = server_stats.Liveness(), 0.0, 0
     for elapsed_s, computes in steps:
-        step_s = min(elapsed_s, MAX_TICK_S)
-        if unanswered_s + step_s >= SILENT_S:
+        step_s = min(elapsed_s, server_stats.MAX_TICK_S)
+        if unanswered_s + step_s >= server_stats.SILENT_S:
             liveness.answered()
             unanswered_s = 0.0
         liveness.asked()
         cpu += computes
         liveness.tick(elapsed_s, cpu)
         unanswered_s += step_s
-        assert liveness.verdict() is Verdict.RESPONSIVE
+        assert liveness.verdict() is server_stats.Verdict.RESPONSIVE

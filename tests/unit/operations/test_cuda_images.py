@@ -93,43 +93,6 @@ def test_what_the_gpus_decoder_cannot_do_the_cpu_does(codec):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_jpeg_of_two_sizes_is_left_to_the_cpu(codec, monkeypatch):
-    """Emulated: what was found within the limit must be what is decoded."""
-    monkeypatch.setattr(codec.CodeStream, "height", property(lambda _: 10**5, lambda *_: None), raising=False)
-    images = packed_images([picture((20, 30))])
-    expected = get("lbp").run(images, {}).arrays["features"]
-    np.testing.assert_array_equal(get("lbp").form("cuda")(images, {}).arrays["features"], expected)
-    assert codec.n_decoded == 0
-
-
-def test_a_jpeg_that_the_gpus_decoder_does_not_open_is_left_to_the_cpu(codec, monkeypatch):
-    """Emulated."""
-    monkeypatch.setattr(codec, "CodeStream", lambda _: 1 / 0, raising=False)
-    images = packed_images([picture((20, 30))])
-    expected = get("lbp").run(images, {}).arrays["features"]
-    np.testing.assert_array_equal(get("lbp").form("cuda")(images, {}).arrays["features"], expected)
-    assert codec.n_decoded == 0
-
-
-def test_without_the_gpus_decoder_the_cpu_decodes(codec, monkeypatch):
-    """Emulated."""
-    images = packed_images([picture((20, 30))])
-    expected = get("lbp").run(images, {}).arrays["features"]
-    monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
-    np.testing.assert_array_equal(get("lbp").form("cuda")(images, {}).arrays["features"], expected)
-
-
-def test_a_decoder_that_does_not_start_is_done_without(codec, monkeypatch):
-    """Emulated."""
-    images = packed_images([picture((20, 30))])
-    expected = get("lbp").run(images, {}).arrays["features"]
-    monkeypatch.setattr(codec, "DecodeParams", lambda **_: 1 / 0, raising=False)
-    with pytest.warns(RuntimeWarning, match="JPEG are decoded by the CPU: ZeroDivisionError"):
-        found = get("lbp").form("cuda")(images, {}).arrays["features"]
-    np.testing.assert_array_equal(found, expected)
-    assert codec.n_decoded == 0
-
-
 def test_features_of_jpeg_are_close_to_those_of_the_cpu(device):
     """nvJPEG rounds otherwise than libjpeg, so a pixel on the edge of a bin may move."""
     images = packed_images([picture((200, 300), seed=i) for i in range(4)] + [picture((64, 64), seed=9)])
@@ -154,3 +117,27 @@ def test_images(device, name):
     found = get(name).form("cuda")([blob, lengths], {}, Area().place)
     np.testing.assert_array_equal(found.arrays["features"], expected.arrays["features"])
     assert found.info == expected.info
+
+
+LEFT_TO_THE_CPU = {
+    "its size is another one there": ("CodeStream.height", property(lambda _: 10**5, lambda *_: None), ""),
+    "the decoder does not open it": ("CodeStream", lambda _: 1 / 0, ""),
+    "the decoder does not start": ("DecodeParams", lambda **_: 1 / 0, "by the CPU: ZeroDivisionError"),
+    "there is no decoder": ("", None, ""),
+}
+
+
+@pytest.mark.parametrize("case", LEFT_TO_THE_CPU)
+def test_what_the_gpus_decoder_does_not_take_is_left_to_the_cpu(codec, monkeypatch, recwarn, case):
+    """Emulated: what was found within the limit must be what is decoded."""
+    place, found, warning = LEFT_TO_THE_CPU[case]
+    images = packed_images([picture((20, 30))])
+    expected = get("lbp").run(images, {}).arrays["features"]
+    owner, _, name = place.rpartition(".")
+    if place:
+        monkeypatch.setattr(getattr(codec, owner) if owner else codec, name, found, raising=False)
+    else:
+        monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
+    np.testing.assert_array_equal(get("lbp").form("cuda")(images, {}).arrays["features"], expected)
+    assert codec.n_decoded == 0
+    assert warning in "".join(str(each.message) for each in recwarn)

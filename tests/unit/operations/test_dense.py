@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy
-from scipy.linalg import blas, lapack
+from scipy.linalg import lapack
 
+from tests.fixtures.programs import ran
 from tests.unit.operations.linear import general, positive_definite
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations import dense
@@ -28,11 +27,6 @@ def test_the_routines_are_those_of_scipy(name):
         assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_sums_and_versions_are_those_of_scipy():
-    assert dense.blas.dasum(np.array([1.0, -2.0])) == blas.dasum(np.array([1.0, -2.0])) == 3.0
-    assert dense.scipy_version == scipy.__version__
-
-
 def test_nothing_else_of_scipy_is_loaded_and_all_of_it_can_be_later():
     program = (
         "import sys, yarn_accel.operations.factorization, yarn_accel.operations.dense as ours\n"
@@ -40,9 +34,7 @@ def test_nothing_else_of_scipy_is_loaded_and_all_of_it_can_be_later():
         "import scipy.linalg\n"
         "print(scipy.linalg.lapack.dgetrf is ours.lapack.dgetrf, scipy.linalg.det([[2.0]]))\n"
     )
-    completed = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    completed = ran([sys.executable, "-c", program], cwd=ROOT, check=True)
     assert completed.stdout.splitlines() == ["scipy.linalg._fblas scipy.linalg._flapack", "True 2.0"]
 
 
@@ -88,11 +80,6 @@ def test_every_single_difference_is_seen(n, order):
         changed[i, j] += 8 * allowed
         with pytest.raises(RejectedError, match="differ"):
             dense.reject_asymmetric(changed, "input 0")
-
-
-def test_huge_symmetric_matrices_are_symmetric():
-    matrix = np.full((200, 200), 1e308) + np.eye(200)
-    dense.reject_asymmetric(matrix, "input 0")
 
 
 def test_all_positive_and_equal_numbers_need_no_second_look(monkeypatch):

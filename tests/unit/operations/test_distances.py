@@ -10,6 +10,7 @@ from sklearn.cluster import KMeans
 
 from jobs.images.make_input import PatchPlan, patches
 from tests.examples import examples
+from tests.fixtures.refusals import refused
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations import cuda_distances, get
 from yarn_accel.operations import distances as module
@@ -40,15 +41,6 @@ def image_features():
 def test_inertia_is_within_two_percent_of_scikit_learn_on_image_features(image_features, k, seed):
     reference = KMeans(k, n_init=10, random_state=0).fit(image_features)
     assert run("kmeans", image_features, k=k, seed=seed).info["inertia"] <= 1.02 * reference.inertia_
-
-
-def test_separate_blobs_are_found():
-    points = blobs()
-    reference = KMeans(4, n_init=10, random_state=0).fit(points)
-    outcome = run("kmeans", points, k=4)
-    assert outcome.info["inertia"] == pytest.approx(reference.inertia_)
-    pairs = set(zip(outcome.arrays["labels"].tolist(), reference.labels_.tolist(), strict=True))
-    assert len(pairs) == 4
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -171,18 +163,16 @@ def test_of_equally_near_ones_the_first_counts_and_labels_are_a_majority():
     ],
 )
 def test_bad_inputs_are_refused(shapes, params, code):
-    with pytest.raises(RejectedError) as caught:
+    with refused(code):
         get("knn").check([TensorSpec("<f8", shape) for shape in shapes], params)
-    assert caught.value.code == code
 
 
 def test_labels_are_whole_numbers_one_for_each_reference_point():
     two = [TensorSpec("<f8", (3, 2)), TensorSpec("<f8", (9, 2))]
     knn = get("knn")
     for spec, code in ((TensorSpec("<f8", (9,)), "wrong-dtype"), (TensorSpec("<i4", (8,)), "wrong-shape")):
-        with pytest.raises(RejectedError) as caught:
+        with refused(code):
             knn.check(knn.computed_specs([*two, spec], {}), {})
-        assert caught.value.code == code
     knn.check(knn.computed_specs([*two, TensorSpec("|u1", (9,))], {}), {})
 
 

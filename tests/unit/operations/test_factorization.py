@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.fixtures.refusals import refused
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations import get
 
@@ -41,15 +42,6 @@ def test_residuals_of_general_matrices(name, shape, dtype, order):
     assert info["residual"] == max(info["residuals"].values()) < 30
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n", [1, 2, 33, 150])
-def test_residuals_of_cholesky(n, dtype, order):
-    info, factors = check("cholesky", positive_definite(n, dtype, order))
-    assert info["passed"]
-    assert not np.triu(factors["l"], 1).any()
-
-
 @settings(max_examples=examples(30), deadline=None)
 @given(
     st.integers(1, 30),
@@ -62,14 +54,6 @@ def test_the_limit_holds_at_any_scale(m, n, dtype, exponent, seed):
     matrix = random_matrix((m, n), dtype, seed=seed) * np.dtype(dtype).type(2.0**exponent)
     for name in ("lu", "qr"):
         assert check(name, matrix)[0]["passed"]
-
-
-def test_the_shape_of_the_results():
-    lu = run("lu", random_matrix((40, 90), "<f8"))
-    assert [a.shape for a in lu.arrays.values()] == [(40, 90), (40,)]
-    qr = run("qr", random_matrix((90, 40), "<f8"))
-    assert [a.shape for a in qr.arrays.values()] == [(90, 40), (40, 40)]
-    assert not np.tril(qr.arrays["r"], -1).any()
 
 
 @pytest.mark.parametrize(("name", "result"), [("lu", "lu"), ("qr", "q"), ("cholesky", "l")])
@@ -91,9 +75,8 @@ def test_a_read_only_buffer_is_left_alone(name):
 def test_an_indefinite_matrix_names_the_order(k):
     matrix = np.eye(50)
     matrix[k - 1, k - 1] = -1.0
-    with pytest.raises(RejectedError, match=f"order {k} of 50 is not positive definite") as caught:
+    with refused("not-positive-definite", match=f"order {k} of 50 is not positive definite"):
         run("cholesky", matrix)
-    assert caught.value.code == "not-positive-definite"
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -102,21 +85,15 @@ def test_an_indefinite_matrix_names_the_order(k):
 def test_nan_and_infinity_name_their_index(name, value, order):
     matrix = np.array(np.eye(600), order=order)
     matrix[599, 3] = value
-    with pytest.raises(RejectedError, match=rf"input 0: {value} at index \[599, 3\]") as caught:
+    with refused("not-finite", match=rf"input 0: {value} at index \[599, 3\]"):
         run(name, matrix)
-    assert caught.value.code == "not-finite"
-
-
-def test_large_finite_values_are_no_infinity():
-    run("lu", np.full((10, 10), 1e308) + np.eye(10))
 
 
 def test_an_asymmetric_matrix_is_no_input_for_cholesky():
     matrix = positive_definite(600, "<f8")
     matrix[580, 20] += 1.0
-    with pytest.raises(RejectedError, match=r"\[580, 20\] and \[20, 580\] differ") as caught:
+    with refused("not-symmetric", match=r"\[580, 20\] and \[20, 580\] differ"):
         run("cholesky", matrix)
-    assert caught.value.code == "not-symmetric"
 
 
 def test_asymmetry_from_rounding_is_fine():
@@ -133,7 +110,7 @@ def test_a_singular_matrix_has_an_lu_factorization():
 
 
 @pytest.mark.parametrize("name", ["lu", "qr"])
-def test_zeros(name):
+def test_a_matrix_of_zeros_has_factors(name):
     assert check(name, np.zeros((5, 5)))[0]["passed"]
 
 
@@ -174,13 +151,6 @@ def test_the_ratios_are_those_of_lapack():
     assert run("residual", matrix, factor, operation="cholesky").info["residual"] == pytest.approx(expected)
 
 
-def test_echo():
-    arrays = [np.arange(3), np.eye(2)]
-    outcome = run("echo", *arrays, a=1)
-    assert list(outcome.arrays) == ["input_0", "input_1"]
-    assert outcome.info == {"params": {"a": 1}}
-
-
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("n", [500, 600])
 def test_a_large_cholesky_factor_has_zeros_above_and_bad_input_is_named(n: int, order: str) -> None:
@@ -196,3 +166,9 @@ def test_a_large_cholesky_factor_has_zeros_above_and_bad_input_is_named(n: int, 
     matrix[n - 1, 3] += 1.0
     with pytest.raises(RejectedError, match="differ"):
         get("cholesky").run([matrix], {})
+
+
+def test_echo_gives_back_what_it_got():
+    outcome = run("echo", np.arange(3), np.eye(2), a=1)
+    assert list(outcome.arrays) == ["input_0", "input_1"]
+    assert outcome.info == {"params": {"a": 1}}

@@ -7,7 +7,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from yarn_accel.errors import ConfigError, RejectedError, StartupError
+from tests.fixtures.refusals import refused
+from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.operations import OPERATIONS, Operation, get, load_more, registry
 from yarn_accel.operations.operation import resolve
 from yarn_accel.operations.registry import ENTRY_POINTS
@@ -22,20 +23,8 @@ def specs(*items):
 
 
 def test_an_unknown_operation_names_the_known_ones():
-    with pytest.raises(RejectedError, match="'lupa'; known: cholesky, colour, echo") as caught:
+    with refused("unknown-operation", match="'lupa'; known: cholesky, colour, echo"):
         get("lupa")
-    assert caught.value.code == "unknown-operation"
-
-
-def test_every_operation_says_what_it_is():
-    for name, operation in OPERATIONS.items():
-        assert operation.name == name
-        assert operation.summary
-
-
-def test_linear_algebra_takes_stacks():
-    found = {name for name, operation in OPERATIONS.items() if operation.takes_stacks}
-    assert found == {"lu", "qr", "cholesky", "gemm", "solve", "svd", "eigh"}
 
 
 def test_the_table_needs_nothing_but_the_standard_library():
@@ -84,31 +73,13 @@ def test_good_requests_pass(name, inputs, params):
         ("lu", specs((3, 3), (3, 3)), {}, "wrong-inputs", "found 2"),
         ("lu", specs((3,)), {}, "wrong-shape", "found shape 3"),
         ("lu", specs((0, 3)), {}, "wrong-shape", "0x3"),
-        (
-            "qr",
-            [TensorSpec("<i8", (3, 3))],
-            {},
-            "wrong-dtype",
-            "expected <f4 or <f8 or <c8 or <c16, found <i8",
-        ),
+        ("qr", [TensorSpec("<i8", (3, 3))], {}, "wrong-dtype", "<f4 or <f8 or <c8 or <c16, found <i8"),
         ("qr", specs((3, 3)), {"pivot": 1}, "bad-parameter", "unknown parameter 'pivot'"),
         ("cholesky", specs((3, 4)), {}, "wrong-shape", "square matrix, found 3x4"),
-        (
-            "residual",
-            specs((3, 3)),
-            {},
-            "bad-parameter",
-            "lu, qr, cholesky, svd, eigh, found None",
-        ),
+        ("residual", specs((3, 3)), {}, "bad-parameter", "lu, qr, cholesky, svd, eigh, found None"),
         ("residual", specs((3, 3)), {"operation": "lu"}, "wrong-inputs", "then lu, piv"),
         ("residual", specs((3, 3), (3, 3), (3,)), {"operation": "lu"}, "wrong-dtype", r"input 2 \(piv\)"),
-        (
-            "residual",
-            specs((5, 3), (5, 5), (5, 3)),
-            {"operation": "qr"},
-            "wrong-shape",
-            r"\(q\): expected shape 5x3",
-        ),
+        ("residual", specs((5, 3), (5, 5), (5, 3)), {"operation": "qr"}, "wrong-shape", r"\(q\): .* 5x3"),
         ("residual", specs((5, 3), (5, 3)), {"operation": "cholesky"}, "wrong-shape", "square"),
         ("lbp", IMAGES, {"bins": 60}, "bad-parameter", "59 or 256"),
         ("lbp", IMAGES, {"hsv_bins": [1, 1, 1]}, "bad-parameter", "known: max_pixels, root, bins"),
@@ -128,9 +99,8 @@ def test_good_requests_pass(name, inputs, params):
     ],
 )
 def test_bad_requests_are_turned_away_before_memory_is_taken(name, inputs, params, code, match):
-    with pytest.raises(RejectedError, match=match) as caught:
+    with refused(code, match=match):
         get(name).check(inputs, params)
-    assert caught.value.code == code
 
 
 def test_operation_counts_are_the_usual_ones():
@@ -139,8 +109,19 @@ def test_operation_counts_are_the_usual_ones():
     assert get("cholesky").flops(square, {}) == pytest.approx(n**3 / 3, rel=0.01)
     # Householder 4/3 n^3, and as much again to write q out.
     assert get("qr").flops(square, {}) == pytest.approx(8 * n**3 / 3, rel=0.01)
+    for name in ("lu", "qr", "cholesky"):
+        assert get(name).flops(specs((4, n, n)), {}) == 4 * get(name).flops(square, {})
+    assert get("qr").flops(square, {"form": "packed"}) < get("qr").flops(square, {})
+    assert get("gemm").flops(specs((3, 4), (4, 5)), {}) == 2 * 3 * 4 * 5
+    triangle = specs((n * (n + 1) // 2,))
+    assert get("cholesky").flops(triangle, {"triangle": "lower"}) == get("cholesky").flops(square, {})
     tall = specs((1000, 10))
     assert get("qr").flops(tall, {}) == pytest.approx(2 * (2 * 1000 * 100), rel=0.02)
+
+
+def named(name):
+    """An operation that does nothing."""
+    return Operation(name, "", 1, lambda s, p: None, lambda a, p, place=None: None, lambda s, p: 0)
 
 
 def test_operations_of_others_join_the_table(monkeypatch, tmp_path):
@@ -148,8 +129,7 @@ def test_operations_of_others_join_the_table(monkeypatch, tmp_path):
     monkeypatch.setattr(registry, "_table", table)
     monkeypatch.setattr(registry, "OPERATIONS", table)
     module = ModuleType("somebody")
-    module.twice = Operation("twice", "", 1, lambda s, p: None, lambda a, p, place=None: None, lambda s, p: 0)
-    module.lu = Operation("lu", "", 1, lambda s, p: None, lambda a, p, place=None: None, lambda s, p: 0)
+    module.twice, module.lu = named("twice"), named("lu")
     module.several = [module.twice]
     module.nothing = 3
     monkeypatch.setitem(sys.modules, "somebody", module)
@@ -163,12 +143,10 @@ def test_operations_of_others_join_the_table(monkeypatch, tmp_path):
     (info / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\ntwice = somebody:twice\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert load_more() == ("twice",)
-    point = SimpleNamespace(select=lambda group: [SimpleNamespace(value="somebody:twice")])
-    monkeypatch.setattr(metadata, "entry_points", lambda: point)
-    assert load_more() == ("twice",)
-    by_group = {ENTRY_POINTS: [SimpleNamespace(value="somebody:twice")]}
-    monkeypatch.setattr(metadata, "entry_points", lambda: by_group)
-    assert load_more() == ("twice",)
+    points = [SimpleNamespace(value="somebody:twice")]
+    for of_old_pythons in (SimpleNamespace(select=lambda group: points), {ENTRY_POINTS: points}):
+        monkeypatch.setattr(metadata, "entry_points", lambda found=of_old_pythons: found)
+        assert load_more() == ("twice",)
     for name, match in [
         ("somebody:lu", "this name is taken"),
         ("somebody:nothing", "is no Operation"),
@@ -181,7 +159,7 @@ def test_operations_of_others_join_the_table(monkeypatch, tmp_path):
 
 
 def test_memory_of_an_operation_that_says_nothing_is_that_of_its_inputs():
-    operation = Operation("x", "", 1, lambda s, p: None, lambda a, p, place=None: None, lambda s, p: 0)
+    operation = named("x")
     assert operation.output_bytes(specs((3, 3)), {}) == 128
     assert operation.form("cpu") is operation.run
     assert operation.form("cuda") is None

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import timeit
 
 import pytest
 
-from yarn_accel.pipeline.counters import (
-    COUNTED,
-    LATENCY_BOUNDS_S,
-    MAX_NAMES,
-    OPERATOR,
-    OTHERS,
-    Counters,
-    visible,
-)
+from yarn_accel.pipeline.counters import LATENCY_BOUNDS_S, MAX_NAMES, OPERATOR, OTHERS, Counters, visible
 from yarn_accel.pipeline.service import Sparing
 
 SECONDS = {"read": 0.001, "queue": 0.002, "compute": 0.25, "write": 0.003, "total": 0.3}
-
-
-def test_a_new_one_shows_every_name_with_nothing():
-    snapshot = Counters().snapshot()
-    assert {name: snapshot[name] for name in COUNTED} == dict.fromkeys(COUNTED, 0)
-    assert snapshot["operations"] == snapshot["tenants"] == {}
-    assert set(snapshot["stage_seconds"]) == {"read", "queue", "compute", "write"}
 
 
 def test_an_answer_is_counted_everywhere_at_once():
@@ -64,26 +47,6 @@ def test_names_are_bounded_and_nothing_is_lost():
         assert len(group) == MAX_NAMES + 1
     assert snapshot["tenants"][OTHERS]["done"] == snapshot["operations"][OTHERS]["done"] == 50
     assert sum(snapshot["latency"]["operations"][OTHERS]["counts"]) == 50
-
-
-def test_an_unknown_counter_is_a_mistake():
-    with pytest.raises(KeyError):
-        Counters().add("dnoe")
-
-
-def test_a_snapshot_is_json_and_stands_still():
-    counters = Counters()
-    counters.answered("lu", "done", "alice", SECONDS)
-    before = counters.snapshot()
-    text = json.dumps(before)
-    counters.answered("lu", "done", "alice", SECONDS)
-    assert json.dumps(before) == text
-
-
-def test_an_answer_costs_microseconds():
-    counters = Counters()
-    best_s = min(timeit.repeat(lambda: counters.answered("lu", "done", "a", SECONDS), number=2000, repeat=5))
-    assert best_s / 2000 < 30e-6
 
 
 def test_summing_up_now_and_then_changes_nothing():
@@ -129,13 +92,22 @@ def test_the_operator_sees_everything():
 
 def test_a_flood_is_counted_and_not_written():
     now_s = [0.0]
-    sparing = Sparing(3, lambda: now_s[0])
+    sparing = Sparing(2, 3, lambda: now_s[0])
 
     def line():
         record = logging.LogRecord("x", logging.WARNING, "f", 1, "broken: %s", ("why",), None)
         return record.getMessage() if sparing.filter(record) else None
 
     assert [line() for _ in range(5)] == ["broken: why"] * 3 + [None] * 2
-    now_s[0] = 1.5
-    assert line() == "(2 lines like this one were left out) broken: why"
-    assert line() == "broken: why"
+    now_s[0] = 1.0
+    assert [line() for _ in range(3)] == [
+        "(2 lines like this one were left out) broken: why",
+        "broken: why",
+        None,
+    ]
+    now_s[0] = 100.0
+    assert [line() for _ in range(4)] == [
+        "(1 lines like this one were left out) broken: why",
+        *["broken: why"] * 2,
+        None,
+    ]

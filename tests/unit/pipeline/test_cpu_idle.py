@@ -1,7 +1,6 @@
 """The cores are kept awake while requests come often, and only then."""
 
 import struct
-from pathlib import Path
 
 import pytest
 
@@ -12,15 +11,15 @@ from yarn_accel.pipeline.cpu_idle import CpuIdleLimit
 class Requests:
     """Counts as the server does."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.n = 0
 
-    def __call__(self) -> int:
+    def __call__(self):
         return self.n
 
 
 @pytest.fixture
-def device(tmp_path: Path) -> Path:
+def device(tmp_path):
     path = tmp_path / "cpu_dma_latency"
     path.touch()
     return path
@@ -71,8 +70,4 @@ def test_a_device_that_refuses_is_asked_once(tmp_path):
     limit = CpuIdleLimit(0, requests, str(folder))  # a folder cannot be opened for writing
     requests.n += 1000
     limit.look()
-    assert limit.snapshot() == {
-        "awake": False,
-        "latency_us": 0,
-        "problem": f"{folder}: Is a directory",
-    }
+    assert limit.snapshot() == {"awake": False, "latency_us": 0, "problem": f"{folder}: Is a directory"}

@@ -1,13 +1,12 @@
 """One thread for everything: descriptors, times, and what other threads hand over."""
 
 import os
-import socket
 import threading
 import time
 
 import pytest
 
-from yarn_accel.pipeline.loop import READ, WRITE, EventLoop
+from yarn_accel.pipeline.loop import EventLoop
 
 
 @pytest.fixture
@@ -24,49 +23,6 @@ def loop():
 
 def wait(event):
     assert event.wait(120)
-
-
-def test_a_descriptor_is_reported_while_it_is_ready(loop):
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    received, is_over = bytearray(), threading.Event()
-
-    def ready(events):
-        received.extend(ours.recv(1))
-        if received.endswith(b"."):
-            loop.forget(ours.fileno())
-            is_over.set()
-
-    with ours, theirs:
-        loop.ask(lambda: loop.watch(ours.fileno(), READ, ready), 60)
-        theirs.sendall(b"hello.")
-        wait(is_over)
-    assert received == b"hello."
-
-
-def test_a_descriptor_can_be_watched_for_something_else(loop):
-    ours, theirs = socket.socketpair()
-    seen = threading.Event()
-
-    def ready(events):
-        if events & WRITE:
-            loop.forget(ours.fileno())
-            seen.set()
-
-    with ours, theirs:
-        loop.ask(lambda: loop.watch(ours.fileno(), READ, ready), 60)
-        assert not seen.is_set()
-        loop.ask(lambda: loop.change(ours.fileno(), WRITE), 60)
-        wait(seen)
-
-
-def test_calls_of_other_threads_come_in_their_order(loop):
-    seen, is_over = [], threading.Event()
-    for number in range(1000):
-        loop.call_soon(lambda number=number: seen.append(number))
-    loop.call_soon(is_over.set)
-    wait(is_over)
-    assert seen == list(range(1000))
 
 
 def test_calls_of_many_threads_are_not_lost(loop):

@@ -112,16 +112,6 @@ def test_files_too_large_together_are_refused(plans):
         plans.sized(plan, wanted, files)
 
 
-def test_an_error_of_plain_bytes_says_which_name_made_them_so(plans):
-    asked = request("lu", (RemoteInput("file:///data/a.dat", None),))
-    with pytest.raises(RejectedError) as caught:
-        plans.sized(plans.plan(asked), asked, [ReferencedFile((TensorSpec("|u1", (32,)),))])
-    assert caught.value.code == "wrong-shape"
-    assert caught.value.message.endswith(
-        "; file:///data/a.dat is read as plain bytes because its name ends neither in .npy nor in .npz"
-    )
-
-
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (1, 1), (4,), (2, 3), (2, 3, 4)])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_received_bytes_are_the_array(shape, order):

@@ -81,32 +81,6 @@ def looked(bench, work):
     return found
 
 
-def test_a_file_is_looked_at_and_read_where_the_plan_says(bench, uri):
-    work = bench.work(uri, uri)
-    found = looked(bench, work)
-    assert [stamp.n_bytes for stamp in found.stamps] == [96, 96]
-    memory = memoryview(bytearray(work.plan.inputs_end))
-    taken = bench.do(bench.storage.read, work, memory)
-    assert taken.bytes_in == 192
-    for area in taken.areas:
-        assert bytes(memory[area.offset : area.offset + 96]) == MATRIX.tobytes()
-    assert bench.storage.busy_s["read"] > 0.0
-
-
-@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
-def test_a_file_that_describes_itself_says_what_the_request_needs(bench, tmp_path, name):
-    path = tmp_path / name
-    (np.save if name.endswith(".npy") else np.savez)(path, MATRIX)
-    work = bench.work(f"file://{path}", operation="qr", spec=None)
-    looked(bench, work)
-    memory = memoryview(bytearray(work.plan.inputs_end))
-    taken = bench.do(bench.storage.read, work, memory)
-    (area,) = taken.areas
-    assert area.spec.shape == (3, 4)
-    assert bytes(memory[area.offset : area.offset + 96]) == MATRIX.tobytes()
-    assert work.plan.needs[0].output_bytes > 0
-
-
 def test_a_file_that_changes_between_look_and_read_is_not_used(bench, tmp_path, uri):
     work = bench.work(uri)
     looked(bench, work)
@@ -115,16 +89,6 @@ def test_a_file_that_changes_between_look_and_read_is_not_used(bench, tmp_path, 
     error = bench.do(bench.storage.read, work, memoryview(bytearray(work.plan.inputs_end)))
     assert isinstance(error, StorageError)
     assert error.transient
-
-
-def test_what_cannot_be_read_is_an_error_and_the_thread_goes_on(bench, tmp_path, uri):
-    for _ in range(3):
-        error = bench.do(bench.storage.look, bench.work(f"file://{tmp_path}/missing"), bench.plans)
-        assert isinstance(error, StorageError)
-    (tmp_path / "bad.npy").write_bytes(b"no array")
-    error = bench.do(bench.storage.look, bench.work(f"file://{tmp_path}/bad.npy", spec=None), bench.plans)
-    assert isinstance(error, RejectedError | StorageError)
-    assert len(looked(bench, bench.work(uri)).stamps) == 1
 
 
 def test_outputs_are_written_and_looked_at(bench, tmp_path):

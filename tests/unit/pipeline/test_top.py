@@ -62,13 +62,6 @@ def test_memory_workers_and_devices():
     assert line_of(text, "cuda:0").split()[4:8] == ["3.0", "GiB", "1.0", "GiB"]
 
 
-def test_problems_and_draining_are_said():
-    sick = statistics(health={"ok": False, "problems": ["cuda:0 is quarantined"]}, is_draining=True)
-    text = shown({}, sick)
-    assert "problem: cuda:0 is quarantined" in text
-    assert "draining" in text
-
-
 def test_an_old_server_without_these_keys_is_shown_too():
     assert "w9" in shown({}, {"server": "w9", "workers": 3})
 

@@ -2,14 +2,11 @@
 
 import itertools
 import json
-import os
 import resource
 import signal
 import subprocess
 import sys
-import threading
 import time
-import timeit
 
 import pytest
 
@@ -33,23 +30,10 @@ def test_a_span_says_where_when_and_what(tmp_path):
     trace.close()
     (span,) = spans_of(tmp_path / "t.json")
     assert (span["name"], span["cat"], span["dur"]) == ("lu", "compute", 250000.0)
-    assert span["args"] == {"tenant": "alice", "n": 100}
-    assert span["pid"] == STAGES.index("compute") + 1
+    assert (span["args"], span["pid"]) == ({"tenant": "alice", "n": 100}, STAGES.index("compute") + 1)
     assert 0 <= span["ts"] < 5e6
-    names = {
-        (e["pid"], e["tid"]): e["args"]["name"]
-        for e in events_of(tmp_path / "t.json")
-        if e["name"] == "thread_name"
-    }
-    assert names[span["pid"], span["tid"]] == "worker 0"
-
-
-def test_stages_are_shown_in_their_order(tmp_path):
-    trace = Trace(tmp_path / "t.json")
-    trace.close()
-    events = events_of(tmp_path / "t.json")
-    assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == list(STAGES)
-    assert [e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"] == [0, 1, 2, 3]
+    rows = [event for event in events_of(tmp_path / "t.json") if event["name"] == "thread_name"]
+    assert {(e["pid"], e["tid"]): e["args"]["name"] for e in rows}[span["pid"], span["tid"]] == "worker 0"
 
 
 def test_spans_of_one_row_never_overlap(tmp_path):
@@ -125,23 +109,6 @@ def test_lanes_and_rows_are_bounded(tmp_path):
     assert trace.n_dropped == 44 + 100 + 37
 
 
-def test_spans_from_many_threads_all_arrive(tmp_path):
-    trace = Trace(tmp_path / "t.json")
-
-    def note(lane):
-        for number in range(1000):
-            trace.span("compute", lane, "x", number, number + 0.5)
-
-    threads = [threading.Thread(target=note, args=(f"worker {n}",)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    trace.close()
-    assert len(spans_of(tmp_path / "t.json")) == 4000
-    assert trace.n_dropped == 0
-
-
 def test_a_closed_trace_takes_nothing_and_closes_twice(tmp_path):
     trace = Trace(tmp_path / "t.json")
     trace.close()
@@ -170,12 +137,3 @@ def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path, caplog):
         signal.signal(signal.SIGXFSZ, before)
     assert "the trace ends here" in caplog.text
     trace.span("read", "session", "x", 0.0, 1.0)
-
-
-def test_a_span_costs_microseconds(tmp_path):
-    trace = Trace(tmp_path / "t.json")
-    note = timeit.Timer(lambda: trace.span("read", "s", "x", 0.0, 1.0, n=1), timer=time.thread_time)
-    best_s = min(note.repeat(number=2000, repeat=5))
-    trace.close()
-    assert best_s / 2000 < 30e-6
-    assert os.path.getsize(tmp_path / "t.json") > 0  # noqa: PTH202

@@ -5,29 +5,17 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 import time
 
 import pytest
 
+from yarn_accel import wire
 from yarn_accel.errors import StartupError
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.transport import ResponseWriter, SocketCarrier, TlsCarrier, server_context
-from yarn_accel.wire import (
-    NEED_DATA,
-    ClientConnection,
-    NamedTensor,
-    Opened,
-    Ping,
-    Pong,
-    Result,
-    ServerConnection,
-    TensorSpec,
-)
 from yarn_accel.wire.credential import issue
 
 MASTER = bytes(32)
@@ -41,14 +29,14 @@ class Pair:
         self.ours, self.theirs = socket.socketpair()
         self.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
         credential = issue(MASTER, "alice", int(time.time()) + 3600, "k1")
-        self.client = ClientConnection(credential, os.urandom(32), (checksum,))
-        server = ServerConnection(MASTER, os.urandom(32), time.time(), "w1", (checksum, "none"))
+        self.client = wire.ClientConnection(credential, os.urandom(32), (checksum,))
+        server = wire.ServerConnection(MASTER, os.urandom(32), time.time(), "w1", (checksum, "none"))
         for _ in range(3):
             for here, there in ((self.client, server), (server, self.client)):
                 for part in here.data_to_send():
                     there.receive_data(part)
-                while not isinstance(event := there.next_event(), type(NEED_DATA)):
-                    assert isinstance(event, Opened)
+                while not isinstance(event := there.next_event(), type(wire.NEED_DATA)):
+                    assert isinstance(event, wire.Opened)
         self.over = []
         self.is_blocked = False
         self.writer = ResponseWriter(
@@ -68,15 +56,15 @@ class Pair:
         buffer = None
         while len(found) < n_messages:
             event = self.client.next_event()
-            if event is NEED_DATA:
+            if event is wire.NEED_DATA:
                 if self.is_blocked:
                     self.writer.flush()
                 self.client.receive_data(self.theirs.recv(1 << 16))
-            elif isinstance(event, Result) and self.client.payload_left:
+            elif isinstance(event, wire.Result) and self.client.payload_left:
                 buffer = bytearray(self.client.payload_left)
                 found.append((event, buffer))
                 self.client.take_payload([memoryview(buffer)])
-                while self.client.next_event() is NEED_DATA:
+                while self.client.next_event() is wire.NEED_DATA:
                     self.writer.flush()
                     self.client.receive_data(self.theirs.recv(1 << 16))
             else:
@@ -93,67 +81,39 @@ def pair(request):
 
 
 def result(number, n_bytes):
-    tensors = (NamedTensor("a", TensorSpec("|u1", (n_bytes,))),)
-    return Result(number, {}, tensors, "w1", "cpu", {"total": 0.1}, 0, n_bytes)
-
-
-def test_what_fits_goes_at_once(pair):
-    payload = memoryview(b"abcd")
-    pair.writer.post(result(1, 4), (payload,), 7)
-    pair.writer.post(Pong(3))
-    assert pair.over == [(7, True)]
-    assert not pair.is_blocked
-    (first, data), (second, _) = pair.read(2)
-    assert (first.id, bytes(data), second) == (1, b"abcd", Pong(3))
+    tensors = (wire.NamedTensor("a", wire.TensorSpec("|u1", (n_bytes,))),)
+    return wire.Result(number, {}, tensors, "w1", "cpu", {"total": 0.1}, 0, n_bytes)
 
 
 def test_what_does_not_fit_waits_and_all_that_comes_after_it(pair):
     payload = memoryview(os.urandom(5 * MIB))
     pair.writer.post(result(1, len(payload)), (payload[:MIB], payload[MIB:]), 1)
-    pair.writer.post(Pong(3), reply=2)
+    pair.writer.post(wire.Pong(3), reply=2)
     pair.writer.post(result(2, 3), (memoryview(b"xyz"),), 3)
     assert pair.over == []
     assert pair.is_blocked
     assert pair.writer.n_waiting == 3
     (_, first), (pong, _), (_, third) = pair.read(3)
-    assert (first, pong, third) == (payload, Pong(3), b"xyz")
+    assert (first, pong, third) == (payload, wire.Pong(3), b"xyz")
     assert pair.over == [(1, True), (2, True), (3, True)]
     assert not pair.is_blocked
 
 
-def test_a_descriptor_travels_with_the_first_byte(pair):
-    with open("/dev/null") as file:  # noqa: PTH123
-        pair.writer.post(Pong(1), fd=file.fileno())
-        _, fds, _, _ = socket.recv_fds(pair.theirs, 1000, 4)
-        assert os.fstat(fds[0]).st_rdev == os.fstat(file.fileno()).st_rdev
-        os.close(fds[0])
-
-
 def test_what_cannot_be_said_is_said_as_a_failure(pair):
     pair.writer.post(result(5, 4), (memoryview(b"abcd"),))
-    bad = Result(9, {"a": {1, 2}}, (), "w1", "cpu", {}, 0, 0)
+    bad = wire.Result(9, {"a": {1, 2}}, (), "w1", "cpu", {}, 0, 0)
     pair.writer.post(bad, (), 4)
     (first, _), (second, _) = pair.read(2)
     assert (first.id, second.id, second.code) == (5, 9, "unsendable-result")
     assert pair.over == [(4, True)]
 
 
-def test_who_does_not_read_is_given_up(pair):
-    pair.writer.post(result(1, 8 * MIB), (memoryview(bytes(8 * MIB)),), 1)
-    pair.writer.check_pace(100.0)
-    pair.writer.check_pace(100.1)
-    with pytest.raises(TimeoutError):
-        pair.writer.check_pace(101.0)
-    pair.writer.close()
-    assert pair.over == [(1, False)]
-
-
 def test_a_lost_peer_is_an_error_and_nothing_is_forgotten(pair):
     pair.theirs.close()
     with pytest.raises(OSError):  # noqa: PT011 -- whichever it is
-        pair.writer.post(Pong(1), reply=1)
+        pair.writer.post(wire.Pong(1), reply=1)
     pair.writer.close()
-    pair.writer.post(Pong(2), reply=2)
+    pair.writer.post(wire.Pong(2), reply=2)
     assert pair.over == [(1, False), (2, False)]
 
 
@@ -161,27 +121,6 @@ def test_the_last_word_goes_only_where_no_other_is_half_said(pair):
     assert pair.writer.goodbye("protocol-error", "nonsense")
     pair.writer.post(result(1, 8 * MIB), (memoryview(bytes(8 * MIB)),))
     assert not pair.writer.goodbye("protocol-error", "nonsense")
-
-
-def test_before_the_handshake_is_over_nothing_is_sent(pair):
-    pair.writer.is_open = False
-    pair.writer.post(Ping(1), reply=1)
-    assert pair.over == [(1, False)]
-    assert not pair.writer.goodbye("x", "y")
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    """A self-signed certificate for 127.0.0.1 and its key."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl on this machine")
-    folder = tmp_path_factory.mktemp("tls")
-    files = ("-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem"))
-    what = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=w1"
-    argv = [openssl, *what.split(), "-addext", "subjectAltName=IP:127.0.0.1", *files]
-    subprocess.run(argv, check=True, capture_output=True, timeout=300)
-    return folder
 
 
 def config(folder, **settings):
@@ -256,22 +195,6 @@ def sent(carrier, data):
             carrier.flush()
 
 
-def test_large_payloads_in_both_directions(ends, certificate):
-    carrier, theirs = ends
-    data, echo = os.urandom(3 * MIB), bytearray()
-
-    def work(sock):
-        sock.sendall(data)
-        while len(echo) < len(data):
-            echo.extend(sock.recv(65536))
-
-    with client(theirs, certificate, work):
-        there = received(carrier, len(data))
-        sent(carrier, there)
-    assert there == data
-    assert echo == data
-
-
 def test_what_was_decrypted_and_not_taken_is_at_hand(ends, certificate):
     """No descriptor tells of it: who waits for one would wait for ever."""
     carrier, theirs = ends
@@ -304,24 +227,6 @@ def test_a_peer_that_does_not_read_holds_no_more_than_a_bound(ends, certificate)
         assert carrier.has_unsent
         assert n_taken < 2 * MIB
         release.set()
-
-
-@pytest.mark.parametrize(
-    "noise", [b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"\x16\x03\x01\xff\xff" + bytes(600)]
-)
-def test_bytes_that_are_no_tls_are_an_error_of_the_connection(ends, noise):
-    carrier, theirs = ends
-    theirs.sendall(noise)
-    theirs.shutdown(socket.SHUT_WR)
-    with pytest.raises(OSError, match=r"(?i)ssl|closed"):
-        received(carrier, 1)
-
-
-def test_an_end_within_the_handshake_is_an_error(ends):
-    carrier, theirs = ends
-    theirs.close()
-    with pytest.raises(ConnectionResetError):
-        received(carrier, 1)
 
 
 def test_an_end_without_goodbye_is_an_end(ends, certificate):

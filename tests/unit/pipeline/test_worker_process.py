@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 import resource
 
 import pytest
@@ -16,17 +15,6 @@ def buffers():
     buffers = Buffers()
     yield buffers
     buffers.close()
-
-
-def test_who_has_the_descriptor_sees_the_memory_and_cannot_change_its_length(buffers):
-    assert buffers.create(7, 65536)
-    segment = buffers.by_id[7]
-    segment.view[:5] = b"hello"
-    with mmap.mmap(segment.fd, 65536) as other:
-        assert other[:5] == b"hello"
-    for length in (0, 131072):
-        with pytest.raises(PermissionError):
-            os.ftruncate(segment.fd, length)
 
 
 @pytest.mark.parametrize("is_shared", [False, True])

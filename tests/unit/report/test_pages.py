@@ -62,6 +62,13 @@ def test_cells_of_a_table():
     ]
 
 
+def test_the_name_of_a_column_of_numbers_stands_right_as_they_do():
+    heads = Reader(table(("name", "n", ">took", "mixed"), [("x", 1, "2 s", 3), ("y", None, "3 s", "z")])).all(
+        "th"
+    )
+    assert [each.get("class", "") for each, _ in heads] == ["", "number", "number", ""]
+
+
 def test_without_rows_the_table_is_a_text():
     assert table(("a",), [], "none <yet>") == '<p class="soft">none &lt;yet&gt;</p>'
     assert table(("a",), []) == ""

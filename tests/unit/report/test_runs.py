@@ -15,23 +15,15 @@ import pytest
 
 from tests.fixtures.dag_worlds import paper_world
 from tests.fixtures.page_reader import Reader
+from tests.unit.master.tasks.test_views import BELIEF
 from tests.unit.master.test_page import EVIL
-from tests.unit.master.test_task_page import BELIEF
-from yarn_accel.core.dags.outcome import DagRunOutcome
 from yarn_accel.core.dags.policies.registry import make_dag_policy
 from yarn_accel.core.dags.slowdown_series import SlowdownSeries
-from yarn_accel.core.tasks.outcome import NodeUse, TaskOutcome, form_summaries, outcome_of
+from yarn_accel.core.tasks.outcome import NodeUse, RunOutcome, TaskOutcome, form_summaries, outcome_of
 from yarn_accel.core.tasks.use_over_time import NodePlace
 from yarn_accel.core.tasks.values import AppId, Form, TaskId
 from yarn_accel.errors import StartupError
-from yarn_accel.report.runs import (
-    MAX_DRAWN_NODES,
-    RunReport,
-    dag_report_page,
-    report_page,
-    write_dag_report,
-    write_report,
-)
+from yarn_accel.report.runs import MAX_DRAWN_NODES, RunReport, report_page, write_report
 from yarn_accel.sim.dag_simulator import simulate_dags
 
 FORMULA = "$\\frac{1"
@@ -52,24 +44,24 @@ def some_report(app: str = "knn", node: str = "n1", **more: Any) -> RunReport:
 
 
 @pytest.fixture(scope="module")
-def outcome() -> DagRunOutcome:
+def outcome() -> RunOutcome:
     """The MPS paper's Figure 3(b)."""
     return simulate_dags(paper_world(), make_dag_policy("mps", 1.0))
 
 
-def renamed(outcome: DagRunOutcome, dag: str, task: str) -> DagRunOutcome:
+def renamed(outcome: RunOutcome, dag: str, task: str) -> RunOutcome:
     """With one DAG, all of whose names are these."""
-    tasks = tuple(replace(each, dag=dag, task=task, machine=task, reason=task) for each in outcome.tasks)
+    tasks = tuple(replace(each, app=dag, task=task, node=task, reason=task) for each in outcome.tasks)
     slowdowns = {dag: outcome.slowdowns["A"]}
-    return replace(outcome, dags={dag: outcome.dags["A"]}, tasks=tasks, slowdowns=slowdowns)
+    return replace(outcome, apps={dag: outcome.apps["A"]}, tasks=tasks, slowdowns=slowdowns)
 
 
 @pytest.fixture(params=["tasks", "DAGs"])
-def write(request: pytest.FixtureRequest, outcome: DagRunOutcome) -> tuple[Write, set[str]]:
+def write(request: pytest.FixtureRequest, outcome: RunOutcome) -> tuple[Write, set[str]]:
     if request.param == "tasks":
         return lambda name, folder: write_report(some_report(name, name), folder), {"use.png", "delays.png"}
     pictures = {"gantt.png", "slowdowns.png"}
-    return lambda name, folder: write_dag_report(renamed(outcome, name, name), folder), pictures
+    return lambda name, folder: write_report(RunReport(renamed(outcome, name, name)), folder), pictures
 
 
 @pytest.mark.parametrize("name", ["knn", FORMULA])
@@ -101,7 +93,7 @@ def test_a_folder_that_cannot_be_is_one_error(write, tmp_path) -> None:
 
 def test_what_users_name_is_text(outcome) -> None:
     report = some_report(EVIL, EVIL, notes=[EVIL], figures={EVIL: [{**BELIEF, "accelerator": EVIL}]})
-    for page in (report_page(report), dag_report_page(renamed(outcome, FORMULA + EVIL, EVIL))):
+    for page in (report_page(report), report_page(RunReport(renamed(outcome, FORMULA + EVIL, EVIL)))):
         reader = Reader(page)
         assert not reader.all("script")
         assert EVIL not in page
@@ -147,7 +139,7 @@ def test_many_nodes_are_cut() -> None:
 
 
 def test_slowdowns_are_those_that_the_policy_decided_by(outcome, tmp_path) -> None:
-    write_dag_report(outcome, tmp_path)
+    write_report(RunReport(outcome), tmp_path)
     slowdowns = dict(json.loads((tmp_path / "outcome.json").read_text())["slowdowns"]["B"])
     assert slowdowns[13] == pytest.approx(-1.154, abs=5e-4)
     assert slowdowns[38] == pytest.approx(36 / 38)
@@ -159,9 +151,9 @@ def test_a_policy_that_does_not_go_by_slowdowns_has_them_by_its_plan() -> None:
 
 
 def test_the_page_has_a_bar_for_each_task_twice(outcome) -> None:
-    page = dag_report_page(outcome)
+    page = report_page(RunReport(outcome))
     assert page.count("A/A10 on M2: 86 to 93 s") == 2
-    assert "unfairness 0.087, utilisation 0.606, 1 moved" in page
+    assert "unfairness 0.087 (mean deviation 0.048 of the mean SD), utilisation 0.606, 1 moved" in page
 
 
 def test_long_runs_keep_some_decisions_over_all_of_the_time() -> None:

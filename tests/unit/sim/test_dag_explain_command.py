@@ -80,9 +80,12 @@ def test_an_unknown_name_is_one_error_with_the_nearest(out, name, message) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tasks: []", "is no JSON of a simulation of DAGs: Invalid JSON"),
-        ('{"tasks": []}', "is no JSON of a simulation of DAGs: dags: Field required"),
-        ('{"dags": {}, "tasks": [{"dag": "A"}]}', "simulation of DAGs: tasks.0.task: Field required"),
+        ("tasks: []", "is no JSON of a simulation of DAGs: Expecting value"),
+        ('{"tasks": []}', "is no JSON of a simulation of DAGs: dags is missing"),
+        (
+            '{"dags": {}, "tasks": [{"dag": "A"}]}',
+            "DAGs: tasks[0].dag is 'A', which is not among its dags",
+        ),
     ],
 )
 def test_another_file_is_one_error(tmp_path, text, message) -> None:
@@ -104,7 +107,7 @@ def test_tasks_of_a_dag_that_is_missing_are_one_error(out, tmp_path) -> None:
     del document["dags"]["B"]
     path = tmp_path / "out.json"
     path.write_text(json.dumps(document))
-    with pytest.raises(ConfigError, match="has tasks of DAG 'B', which is not among its dags"):
+    with pytest.raises(ConfigError, match="dag is 'B', which is not among its dags"):
         explain(path, "A")
 
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from tests.fixtures.dag_worlds import check_outcome, paper_world
 from yarn_accel.core.dags.policies.registry import DAG_POLICIES, make_dag_policy
 from yarn_accel.errors import AccelError, ConfigError
+from yarn_accel.sim.cli import dag_simulate, world_of_files
 from yarn_accel.sim.dag_checkpoints import run_with_checkpoints
-from yarn_accel.sim.dag_cli import dag_simulate, world_of_files
 from yarn_accel.sim.dag_simulator import simulate_dags
 
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
@@ -37,7 +37,15 @@ def test_it_prints_a_table_and_writes_all(tmp_path, machines) -> None:
     assert result.exit_code == 0, result.output
     assert "policy mps" in result.stdout
     outcome = json.loads(out.read_text())
-    assert list(outcome) == ["makespan", "unfairness", "utilisation", "moved", "dags", "tasks"]
+    assert list(outcome) == [
+        "makespan",
+        "unfairness",
+        "relative_deviation",
+        "utilisation",
+        "moved",
+        "dags",
+        "tasks",
+    ]
     assert list(outcome["dags"]) == ["Montage_25", "Montage_25-2", "srasearch-chameleon-10a-001"]
     assert set(outcome["dags"]["Montage_25-2"]) == {"arrival", "end", "makespan", "own_makespan", "sd"}
     assert outcome["dags"]["Montage_25-2"]["arrival"] == 5
@@ -105,8 +113,8 @@ def test_a_run_goes_on_from_its_checkpoints(tmp_path) -> None:
     assert len(lines) > 10
     file.write_text("".join(lines[:8]) + lines[8][:40])
     outcome = run_with_checkpoints(world, make_dag_policy("mps", 1.0), file, every_s=0.0)
-    assert [(t.task, t.machine, t.start_s) for t in outcome.tasks] == [
-        (t.task, t.machine, t.start_s) for t in whole.tasks
+    assert [(t.task, t.node, t.start_s) for t in outcome.tasks] == [
+        (t.task, t.node, t.start_s) for t in whole.tasks
     ]
     assert outcome.slowdowns == whole.slowdowns
     assert not file.exists()

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.fixtures.task_policies import FirstComeFirstServed
 from tests.unit.sim.test_world import SMALL
-from yarn_accel.core.tasks.commands import (
-    Candidate,
-    EndTask,
-    EnqueueTask,
-    StartTask,
-    TakeBackTask,
-    TaskCommand,
-)
-from yarn_accel.core.tasks.events import (
-    Decide,
-    EndReason,
-    IoSampled,
-    TaskEnded,
-    TaskEvent,
-    TasksReady,
-    TaskStarted,
-)
+from yarn_accel.core.dags.events import Decide
+from yarn_accel.core.tasks.commands import EndTask, EnqueueTask, StartTask, TakeBackTask, TaskCommand
+from yarn_accel.core.tasks.events import IoSampled, TaskMeasurement
+from yarn_accel.core.tasks.learning import FigureStore
+from yarn_accel.core.tasks.policy import TaskPolicy
+from yarn_accel.core.tasks.records import Assignment
+from yarn_accel.core.tasks.table import TaskTable
 from yarn_accel.core.tasks.values import Form, ResourceId, TaskId
 from yarn_accel.errors import AccelError
 from yarn_accel.sim.simulator import simulate
@@ -33,25 +24,37 @@ from yarn_accel.sim.world import World, world_of
 N_1 = ResourceId("n-1")
 
 
-class Scripted:
-    """Gives the listed commands at the first decisions, one list each, and keeps what it hears."""
+class Scripted(TaskPolicy):
+    """Gives the listed commands at the first decisions, one list each, and keeps what it sees."""
 
     def __init__(self, *decisions: list[TaskCommand]) -> None:
         self._decisions = list(decisions)
-        self.heard: list[TaskEvent] = []
+        self.heard: list[IoSampled | Decide] = []
+        self.measured: list[TaskMeasurement] = []
+        self.waiting: list[tuple[str, ...]] = []
+        self.moved: set[str] = set()
 
-    def apply(self, event: TaskEvent) -> tuple[TaskCommand, ...]:
-        self.heard.append(event)
-        return tuple(self._decisions.pop(0)) if isinstance(event, Decide) and self._decisions else ()
+    def learn(
+        self,
+        table: TaskTable,
+        figures: FigureStore,
+        assignment: Assignment,
+        measured: TaskMeasurement,
+        ran_s: float,
+    ) -> None:
+        self.measured.append(measured)
 
-    def candidates(self, resource: ResourceId, form: Form) -> tuple[Candidate, ...]:
-        return ()
+    def plan(self, table: TaskTable, figures: FigureStore, now_s: float) -> Iterator[TaskCommand]:
+        self.waiting += [tuple(app.ready) for app in table.apps.values() if app.ready]
+        self.moved |= {name for name, task in table.tasks.items() if task.n_moves}
+        samples = (worker.sample for worker in table.resources.values())
+        self.heard += [each for each in samples if each is not None and each not in self.heard]
+        self.heard.append(Decide(now_s))
+        yield from self._decisions.pop(0) if self._decisions else ()
 
-    def validate(self) -> None:
-        pass
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.heard if isinstance(event, kind)]
+    @property
+    def samples(self) -> list[IoSampled]:
+        return [event for event in self.heard if isinstance(event, IoSampled)]
 
 
 def one_app(n_tasks: int = 1, **options: Any) -> World:
@@ -66,10 +69,7 @@ def test_a_task_alone_takes_its_time_and_is_measured() -> None:
     policy = Scripted([start("a-1")])
     outcome = simulate(one_app(), policy, watched=["n-1"])
     assert (outcome.makespan_s, outcome.mean_delay) == (2.0, 1.0)
-    [started], [ended] = policy.of(TaskStarted), policy.of(TaskEnded)
-    assert (started.now_s, ended.now_s, ended.reason) == (0.0, 2.0, EndReason.DONE)
-    assert (ended.measured.read_bytes, ended.measured.read_s, ended.measured.compute_s) == (100e6, 1.0, 1.0)
-    assert ended.measured.alone
+    assert policy.measured == [TaskMeasurement(100e6, 1.0, 1.0, alone=True)]
     assert [
         (use.at_s, use.io_bytes_per_s, use.n_gpus_held, use.n_gpus_computing) for use in outcome.use["n-1"]
     ] == [(0.0, 100e6, 1, 0), (1.0, 0.0, 1, 1), (2.0, 0.0, 0, 0)]
@@ -89,8 +89,7 @@ def test_a_task_alone_takes_its_time_and_is_measured() -> None:
 def test_samples_are_exact_and_come_before_the_decision() -> None:
     policy = Scripted([start("a-1")])
     simulate(one_app(), policy)
-    heard = [event for event in policy.heard if isinstance(event, IoSampled | Decide)]
-    assert [(type(event).__name__, event.now_s) for event in heard] == [
+    assert [(type(event).__name__, event.now_s) for event in policy.heard] == [
         ("Decide", 0.0),
         ("IoSampled", 1.0),
         ("Decide", 1.0),
@@ -103,11 +102,11 @@ def test_between_two_pieces_the_disk_is_idle_and_the_next_comes_in_time() -> Non
     # The form for cores takes 5 MB/s, the disk gives 100: 60 MB last for 12 s, and 40 come in 0.4 s.
     policy = Scripted([start("a-1", Form.CPU)])
     outcome = simulate(one_app(read_piece_mb=60, samples="given"), policy)
-    samples = [(round(each.now_s, 6), each.io_bytes_per_s, each.readers) for each in policy.of(IoSampled)]
+    samples = [(round(each.now_s, 6), each.io_bytes_per_s, each.readers) for each in policy.samples]
     assert samples == [(0.6, 0.0, 1), (11.6, 100e6, 1), (12.0, 0.0, 1), (20.0, 0.0, 0)]
     assert outcome.makespan_s == pytest.approx(20.0)
-    [ended] = policy.of(TaskEnded)
-    assert (ended.measured.read_s, ended.measured.compute_s) == (pytest.approx(20.0), 0.0)
+    [measured] = policy.measured
+    assert (measured.read_s, measured.compute_s) == (pytest.approx(20.0), 0.0)
 
 
 def test_a_sample_is_the_mean_of_an_interval_and_says_of_when() -> None:
@@ -115,7 +114,7 @@ def test_a_sample_is_the_mean_of_an_interval_and_says_of_when() -> None:
     simulate(one_app(sample_interval_s=0.8), policy)
     samples = [
         (round(each.sampled_s, 6), round(each.now_s, 6), round(each.io_bytes_per_s), each.readers)
-        for each in policy.of(IoSampled)
+        for each in policy.samples
         if each.resource == N_1
     ]
     assert samples[:2] == [(0.4, 0.8, 100_000_000, 1), (1.2, 1.6, 25_000_000, 0)]
@@ -133,14 +132,14 @@ def test_two_readers_share_the_disk() -> None:
     gpu, cpu = outcome.tasks
     assert gpu.end_s == pytest.approx(100 / (100 / 1.1 - 5) + 1)
     assert cpu.delay == pytest.approx(1.0)
-    assert not policy.of(TaskEnded)[0].measured.alone
+    assert not policy.measured[0].alone
 
 
 def test_what_is_given_may_be_sampled_instead_of_what_is_requested() -> None:
     def samples(kind: str) -> float:
         policy = Scripted([start("a-1"), start("a-2", Form.CPU)], [])
         simulate(one_app(2, samples=kind, overhead_s=1), policy)
-        return max(event.io_bytes_per_s for event in policy.of(IoSampled))
+        return max(event.io_bytes_per_s for event in policy.samples)
 
     assert samples("requested") == pytest.approx(105e6)
     assert samples("given") == pytest.approx(100e6 / 1.1)
@@ -171,7 +170,7 @@ def test_a_queue_starts_its_next_task_by_itself_and_gives_back() -> None:
         ("a-2", "gpu"),
     ]
     assert (third.start_s, second.start_s) == (0.0, first.end_s)
-    assert [event.reason for event in policy.of(TaskEnded)].count(EndReason.TAKEN_BACK) == 1
+    assert policy.moved == {"a-3"}
 
 
 def test_a_task_that_is_ended_waits_again() -> None:
@@ -180,7 +179,7 @@ def test_a_task_that_is_ended_waits_again() -> None:
     )
     outcome = simulate(one_app(2), policy)
     assert [(task.task, task.form.value) for task in outcome.tasks] == [("a-1", "gpu"), ("a-2", "gpu")]
-    assert [event.tasks for event in policy.of(TasksReady)] == [("a-1", "a-2"), ("a-2",)]
+    assert list(dict.fromkeys(policy.waiting)) == [("a-1", "a-2"), ("a-2",)]
 
 
 @pytest.mark.parametrize(

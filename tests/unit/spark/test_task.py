@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+import types
 import zipfile
 from pathlib import Path
 
@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import yarn_accel.spark
-from tests.unit.spark.conftest import FakeRdd, FakeTask
+from tests.fixtures.programs import ran
+from tests.unit.spark.conftest import FakeRdd
 from yarn_accel.client import Call, ConfigError
 from yarn_accel.client.accelerator import CallKeys
 from yarn_accel.spark import SparkCounters, connect, map_in_pandas, map_partitions, write_py_files
@@ -37,6 +38,7 @@ def test_the_application_is_the_driver_s_or_the_container_s(task, given, environ
 def test_keys_hold_application_stage_and_partition_and_no_attempt():
     assert SparkTask("application_1_0002", 3, 7).key_prefix() == "application_1_0002/stage-3/part-7"
     assert SparkTask("application_1_0002", 3, 7).key_prefix("map-1").endswith("/part-7/map-1")
+    assert SparkTask("application_1_0002", 4, 0).key_prefix() == "application_1_0002/stage-4/part-0"
     assert not SparkTask("", 3, 7).key_prefix("map-1"), "a random one is better than one that others have"
 
 
@@ -96,18 +98,12 @@ def test_two_maps_and_two_partitions_of_one_task_share_no_key(task, context, mon
     assert all(key.startswith("application_1_0002/stage-3/part-7/map-") for key in keys)
 
 
-def test_counters_travel_to_no_other_names(context):
-    counters = SparkCounters(context)
+@pytest.mark.parametrize("is_session", [False, True], ids=["a context", "a session, which is as good"])
+def test_counters_travel_to_no_other_names(context, is_session):
+    counters = SparkCounters(types.SimpleNamespace(sparkContext=context) if is_session else context)
     counters.add({"done": 2, "records_in": 2, "something": 5, "rejected": 0})
     assert counters.value["done"] == 2
     assert "something" not in counters.value
-
-
-def test_a_session_is_as_good_as_its_context(context):
-    class Session:
-        sparkContext = context
-
-    assert SparkCounters(Session()).value["done"] == 0
 
 
 def test_a_session_of_spark_connect_and_an_old_pyspark_are_refused():
@@ -136,9 +132,7 @@ def test_equal_sources_make_equal_files(tmp_path):
 
 def test_the_file_alone_is_enough_without_site_packages(tmp_path):
     """An executor has this file and a Python; numpy only where it is installed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "yarn_accel.spark", str(tmp_path)], capture_output=True, text=True, check=True
-    )
+    done = ran([sys.executable, "-m", "yarn_accel.spark", str(tmp_path)], check=True)
     path = done.stdout.strip()
     assert path.startswith(str(tmp_path))
     names = [
@@ -151,16 +145,5 @@ def test_the_file_alone_is_enough_without_site_packages(tmp_path):
         f"import importlib, sys; sys.path.insert(0, {path!r})\n"
         f"for name in {names!r}: importlib.import_module(name)\n"
     )
-    tried = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
+    tried = ran([sys.executable, "-I", "-S", "-c", program], cwd=tmp_path)
     assert tried.returncode == 0, tried.stderr
-
-
-def test_a_task_that_runs_elsewhere_has_other_keys(task):
-    task.task = FakeTask(stage=4, partition=0)
-    assert SparkTask.current("application_1_0002", {}).key_prefix() == "application_1_0002/stage-4/part-0"

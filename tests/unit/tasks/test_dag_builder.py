@@ -16,7 +16,7 @@ from yarn_accel.core.tasks.service.submission import parse_app
 from yarn_accel.errors import ConfigError, JobError, RejectedError, UnavailableError
 from yarn_accel.storage import Store
 from yarn_accel.tasks import DagBuilder
-from yarn_accel.tasks.function_names import function_name
+from yarn_accel.tasks.dag_builder import function_name
 
 
 class PlayedService:

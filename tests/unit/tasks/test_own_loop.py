@@ -10,7 +10,7 @@ import time
 import pytest
 
 from yarn_accel.errors import JobError
-from yarn_accel.tasks.own_loop import run_to_end
+from yarn_accel.tasks.service_link import run_to_end
 
 
 async def _answer(value: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -60,10 +61,9 @@ def test_a_new_loopback_cluster_gets_ports_that_another_has_not(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with contextlib.ExitStack() as held:
+        mode = NetworkMode.LOOPBACK
         intents = [
-            allocate(
-                ClusterPaths.of(name), None, UpOptions(name, mode="loopback"), NetworkMode.LOOPBACK, held
-            )
+            allocate(ClusterPaths.of(name), None, UpOptions(name, mode="loopback"), mode, held)
             for name in ("a", "b")
         ]
     assert abs(intents[0].port_base - intents[1].port_base) >= 42
@@ -78,20 +78,15 @@ def test_what_cannot_change_is_refused_and_what_can_is_written_down(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     paths = ClusterPaths.of("a")
     first = ClusterSpec(UpOptions(name="a"), NetworkMode.NETNS, 4, 0, 1.0)
+
+    def changed(mode: NetworkMode = NetworkMode.NETNS, /, **options: Any) -> ClusterSpec:
+        return allocate(paths, first, UpOptions(name="a", **options), mode, contextlib.ExitStack())
+
     with pytest.raises(ConfigError, match=r"nodes 4, not 3.*cluster down a"):
-        allocate(paths, first, UpOptions(name="a", nodes=3), NetworkMode.NETNS, contextlib.ExitStack())
+        changed(nodes=3)
     with pytest.raises(ConfigError, match="netns mode, not loopback"):
-        allocate(
-            paths, first, UpOptions(name="a", mode="loopback"), NetworkMode.LOOPBACK, contextlib.ExitStack()
-        )
-    changed = allocate(
-        paths,
-        first,
-        UpOptions(name="a", link="1gbit", pipeline=False),
-        NetworkMode.NETNS,
-        contextlib.ExitStack(),
-    )
-    assert changed.subnet == 4
+        changed(NetworkMode.LOOPBACK, mode="loopback")
+    assert changed(link="1gbit", pipeline=False).subnet == 4
     assert json.loads(paths.state_file.read_text())["options"]["link"] == "1gbit"
 
 

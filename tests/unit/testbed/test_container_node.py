@@ -44,6 +44,14 @@ class Node:
         self.failure: Exception | None = None
         self.thread = threading.Thread(target=self._run)
 
+    def __enter__(self) -> "Node":
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self.thread.join(WAIT_S)
+
     def _run(self) -> None:
         try:
             self.node.run()
@@ -53,6 +61,17 @@ class Node:
     @property
     def daemons(self) -> dict[DaemonRole, "subprocess.Popen[bytes]"]:
         return self.node._daemons
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What daemons, which sleep, say of their health when they are asked."""
+    said = {"health": "healthy"}
+    monkeypatch.setattr(container_node, "daemon_argv", lambda *_: SLEEPER)
+    monkeypatch.setattr(container_node, "ask", lambda *_: said["health"])
+    monkeypatch.setattr(container_node.Pages, "running_nodemanagers", lambda _self: {"w1"})
+    monkeypatch.setattr(container_node, "ASK_INTERVALS_S", (0.0, 0.0))
+    return said
 
 
 def test_the_master_writes_what_workers_read(paths: ClusterPaths, software: Software):
@@ -87,30 +106,20 @@ def test_a_node_that_the_cluster_does_not_have_is_refused(paths: ClusterPaths, s
 
 
 def test_a_node_is_healthy_while_its_daemons_are_and_ends_them(
-    paths: ClusterPaths, software: Software, monkeypatch: pytest.MonkeyPatch
+    paths: ClusterPaths, software: Software, answers: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
-    answers = {"health": "healthy"}
-    monkeypatch.setattr(container_node, "daemon_argv", lambda *_: SLEEPER)
-    monkeypatch.setattr(container_node, "ask", lambda *_: answers["health"])
-    monkeypatch.setattr(container_node, "running_nodemanagers", lambda _plan: {"w1"})
-    monkeypatch.setattr(container_node, "ASK_INTERVALS_S", (0.0, 0.0))
     monkeypatch.setattr(container_node, "UNHEALTHY_AFTER_S", 0.0)
-    run = Node(paths, software)
-    run.thread.start()
-    try:
+    with Node(paths, software) as run:
         until(run.health_file.exists)
         assert set(run.daemons) == {DaemonRole.DATANODE, DaemonRole.NODEMANAGER}
         answers["health"] = "starting"
         until(lambda: not run.health_file.exists())
-    finally:
-        run.stop.set()
-        run.thread.join(WAIT_S)
     assert run.failure is None
     assert all(daemon.poll() is not None for daemon in run.daemons.values())
 
 
 def test_a_busy_machine_makes_no_healthy_node_unhealthy(
-    paths: ClusterPaths, software: Software, monkeypatch: pytest.MonkeyPatch
+    paths: ClusterPaths, software: Software, answers: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
     questions: list[str] = []
 
@@ -118,29 +127,19 @@ def test_a_busy_machine_makes_no_healthy_node_unhealthy(
         questions.append("")
         return "healthy" if len(questions) <= 2 else "starting"
 
-    monkeypatch.setattr(container_node, "daemon_argv", lambda *_: SLEEPER)
     monkeypatch.setattr(container_node, "ask", ask)
-    monkeypatch.setattr(container_node, "running_nodemanagers", lambda _plan: {"w1"})
-    monkeypatch.setattr(container_node, "ASK_INTERVALS_S", (0.0, 0.0))
-    run = Node(paths, software)
-    run.thread.start()
-    try:
+    with Node(paths, software) as run:
         until(lambda: len(questions) > 5)
         assert run.health_file.exists()
-    finally:
-        run.stop.set()
-        run.thread.join(WAIT_S)
 
 
 def test_a_daemon_that_ends_by_itself_ends_the_node(
-    paths: ClusterPaths, software: Software, monkeypatch: pytest.MonkeyPatch
+    paths: ClusterPaths, software: Software, answers: dict[str, str]
 ):
-    monkeypatch.setattr(container_node, "daemon_argv", lambda *_: SLEEPER)
-    monkeypatch.setattr(container_node, "ask", lambda *_: "starting")
-    run = Node(paths, software)
-    run.thread.start()
-    until(lambda: len(run.daemons) == 2)
-    run.daemons[DaemonRole.DATANODE].kill()
-    run.thread.join(WAIT_S)
+    answers["health"] = "starting"
+    with Node(paths, software) as run:
+        until(lambda: len(run.daemons) == 2)
+        run.daemons[DaemonRole.DATANODE].kill()
+        run.thread.join(WAIT_S)
     assert "datanode of node w1 ended with status -9" in str(run.failure)
     assert run.daemons[DaemonRole.NODEMANAGER].poll() is not None

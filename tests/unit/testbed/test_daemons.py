@@ -121,7 +121,7 @@ def test_the_callers_hadoop_does_not_leak_into_a_node(paths: ClusterPaths) -> No
         "JAVA_HOME": "/j",
         "LANG": "C",
     }
-    environ = daemons.node_environ(paths, plan.node("w1"), None, caller)
+    environ = daemons.node_environ(plan, paths, plan.node("w1"), None, caller)
     assert environ["HADOOP_CONF_DIR"] == str(paths.conf_dir)
     assert environ["YARN_ACCEL_CLUSTER"] == f"demo:{plan.tag}"
     assert (environ["JAVA_HOME"], environ["LANG"]) == ("/j", "C")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from dataclasses import replace
@@ -97,14 +98,12 @@ def test_only_accelerator_nodes_get_gpus_and_only_where_the_engine_has_them() ->
     plan = plan_of()
     around = replace(AROUND, has_gpus=True)
     given = [
-        node.name for node in plan.nodes if "DeviceRequests" in _host(container_body(plan, node, around))
+        node.name
+        for node in plan.nodes
+        if "DeviceRequests" in container_body(plan, node, around)["HostConfig"]
     ]
     assert given == ["w1", "w3"]
-    assert not any("DeviceRequests" in _host(body) for body in bodies(plan).values())
-
-
-def _host(body: dict[str, Any]) -> dict[str, Any]:
-    return dict(body["HostConfig"])
+    assert not any("DeviceRequests" in body["HostConfig"] for body in bodies(plan).values())
 
 
 def test_everything_bears_the_label_of_the_cluster() -> None:
@@ -152,21 +151,15 @@ def test_memory(text: str, n_bytes: int) -> None:
 def test_an_engine_on_another_machine_is_refused(address: str) -> None:
     with pytest.raises(StartupError, match=r"on another machine.*: run yarn-accel on that machine"):
         docker_nodes.check_address(address)
-
-
-@pytest.mark.parametrize("address", ["unix:///run/x.sock", "tcp://127.0.0.1:2375", "tcp://localhost:1"])
-def test_an_engine_on_this_machine_is_not(address: str) -> None:
-    docker_nodes.check_address(address)
+    for own in ("unix:///run/x.sock", "tcp://127.0.0.1:2375", "tcp://localhost:1"):
+        docker_nodes.check_address(own)
 
 
 @pytest.mark.parametrize(
     ("info", "words"),
     [
         ({"Name": "docker-desktop"}, "runs on docker-desktop, not on this machine"),
-        (
-            {"Name": "here", "SecurityOptions": ["name=seccomp,profile=default", "name=rootless"]},
-            "is rootless",
-        ),
+        ({"Name": "here", "SecurityOptions": ["name=seccomp,profile=default", "name=rootless"]}, "rootless"),
         ({"Name": "here", "SecurityOptions": ["name=userns"]}, "userns-remap"),
     ],
 )
@@ -176,25 +169,28 @@ def test_engines_that_cannot_share_this_machine(info: dict[str, Any], words: str
     docker_nodes.check_info({"Name": "here", "SecurityOptions": ["name=seccomp"]}, "here")
 
 
-def test_without_the_sdk_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "docker", None)
+def test_without_the_sdk_its_package_is_named_by_what_needs_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for module in ("docker", "docker.errors", "requests"):
+        monkeypatch.setitem(sys.modules, module, None)
+    paths = ClusterPaths.of("demo", tmp_path)
+    docker_nodes.thaw(paths, is_certain=False)
+    assert docker_nodes.remove(paths, is_certain=False) == []
+    with docker_nodes.engine_errors("have a cluster that has no containers go on"):
+        pass
     with pytest.raises(StartupError, match=r"Docker SDK.*: pip install 'cluster-accel\[docker\]'"):
         docker_nodes.connect()
 
 
-def test_without_an_engine_its_start_is_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed")
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    with pytest.raises(
-        StartupError, match=r"no Docker engine answers at unix://.*systemctl start docker"
-    ) as caught:
-        docker_nodes.connect()
-    assert "\n" not in str(caught.value)
+@pytest.fixture
+def errors() -> Any:
+    """Those of the Docker SDK."""
+    return pytest.importorskip("docker.errors", reason="the Docker SDK is not installed")
 
 
+@pytest.mark.usefixtures("errors")
 def test_without_rights_the_group_is_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed")
-
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -212,48 +208,31 @@ def test_without_rights_the_group_is_the_cure(monkeypatch: pytest.MonkeyPatch) -
         ("something else", ""),
     ],
 )
-def test_the_engines_refusals_are_one_line_with_the_cure(explanation: str, cure: str) -> None:
-    errors = pytest.importorskip("docker.errors", reason="the Docker SDK is not installed")
+def test_the_engines_refusals_are_one_line_with_the_cure(errors: Any, explanation: str, cure: str) -> None:
     with pytest.raises(ClusterError) as caught, docker_nodes.engine_errors("start container x"):
         raise errors.APIError("500", None, explanation)
     assert caught.value.message == f"the Docker engine could not start container x: {explanation}"
     assert cure in caught.value.cure
 
 
-@pytest.mark.parametrize("labels", [None, {}, {"org.opencontainers.image.version": "9"}])
-def test_an_image_of_this_version_or_of_none_will_do(labels: dict[str, str] | None) -> None:
-    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed")
+@pytest.mark.usefixtures("errors")
+@pytest.mark.parametrize("version", [None, "9", "8"])
+def test_an_image_of_another_version_is_refused(version: str | None) -> None:
+    labels = {"org.opencontainers.image.version": version} if version else None
     client = SimpleNamespace(inspect_image=lambda _: {"Config": {"Labels": labels}})
-    docker_nodes.check_image(client, "x", "9", "build it")
-
-
-def test_an_image_of_another_version_is_refused() -> None:
-    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed")
-    labels = {"org.opencontainers.image.version": "8"}
-    client = SimpleNamespace(inspect_image=lambda _: {"Config": {"Labels": labels}})
-    with pytest.raises(StartupError, match="image x is of version 8, this is 9: build it"):
+    refusal = pytest.raises(StartupError, match="image x is of version 8, this is 9: build it")
+    with refusal if version == "8" else contextlib.nullcontext():
         docker_nodes.check_image(client, "x", "9", "build it")
 
 
-def test_removing_what_may_not_be_there_needs_no_sdk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for module in ("docker", "docker.errors", "requests"):
-        monkeypatch.setitem(sys.modules, module, None)
-    paths = ClusterPaths.of("demo", tmp_path)
-    docker_nodes.thaw(paths, is_certain=False)
-    assert docker_nodes.remove(paths, is_certain=False) == []
-
-
-def test_removing_what_may_not_be_there_needs_no_engine(
+def test_removing_what_may_not_be_there_needs_no_engine_and_what_must_be_names_its_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     paths = ClusterPaths.of("demo", tmp_path)
     assert docker_nodes.remove(paths, is_certain=False) == []
-    with pytest.raises(StartupError):
+    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed")
+    no_engine = r"no Docker engine answers at unix://.*systemctl start docker"
+    with pytest.raises(StartupError, match=no_engine) as caught:
         docker_nodes.remove(paths, is_certain=True)
-
-
-def test_without_the_extra_there_are_no_failures_of_the_sdk_to_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "requests", None)
-    with docker_nodes.engine_errors("have a cluster that has no containers go on"):
-        pass
+    assert "\n" not in str(caught.value)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from yarn_accel.testbed import processes
 from yarn_accel.testbed.processes import MARK_PROPERTY, MARK_VARIABLE, NODE_VARIABLE, Process
 
+Spawn = Callable[..., "subprocess.Popen[str]"]
 PYTHON_SLEEP = "import sys, time; print('ready', flush=True); time.sleep(600)"
 PYTHON_STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + PYTHON_SLEEP
 # A detached grandchild whose parent has gone, as a container's process is after its NodeManager died.
@@ -35,16 +36,23 @@ def mark() -> Iterator[str]:
     processes.stop_all(lambda: processes.members(mark, ()), grace_s=0.0, deadline_s=60.0)
 
 
-def spawn(code: str, mark: str = "", *arguments: str, node: str = "") -> subprocess.Popen[str]:
-    env = {**os.environ, NODE_VARIABLE: node}
-    if mark:
-        env[MARK_VARIABLE] = mark
-    child = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], env=env, stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    child.stdout.readline()
-    return child
+@pytest.fixture
+def spawn() -> Iterator[Spawn]:
+    """Start a Python program that prints a line when it is ready; it is killed with the test."""
+    children: list[subprocess.Popen[str]] = []
+
+    def act(code: str, mark: str = "", *arguments: str) -> subprocess.Popen[str]:
+        env = {**os.environ, NODE_VARIABLE: "", **({MARK_VARIABLE: mark} if mark else {})}
+        argv = [sys.executable, "-c", code, *arguments]
+        children.append(subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True))
+        assert children[-1].stdout is not None
+        children[-1].stdout.readline()
+        return children[-1]
+
+    yield act
+    for child in children:
+        child.kill()
+        child.communicate()
 
 
 def has_begun(pid: int) -> None:
@@ -54,28 +62,18 @@ def has_begun(pid: int) -> None:
         assert time.monotonic() < until_s, "it never began"
 
 
-def close(child: subprocess.Popen[str]) -> None:
-    child.kill()
-    child.communicate()
-
-
-def test_a_child_with_the_mark_is_found_and_others_are_not(mark: str) -> None:
-    marked, plain = spawn(PYTHON_SLEEP, mark), spawn(PYTHON_SLEEP)
-    try:
-        assert [process.pid for process in processes.members(mark, ())] == [marked.pid]
-        assert processes.members(mark + "0", ()) == []
-    finally:
-        close(marked)
-        close(plain)
+def test_a_child_with_the_mark_is_found_and_others_are_not(mark: str, spawn: Spawn) -> None:
+    marked, _ = spawn(PYTHON_SLEEP, mark), spawn(PYTHON_SLEEP)
+    assert [process.pid for process in processes.members(mark, ())] == [marked.pid]
+    assert processes.members(mark + "0", ()) == []
+    marked.kill()
+    marked.wait(300)
     assert processes.members(mark, ()) == []
 
 
-def test_a_java_property_is_as_good_as_the_variable(mark: str) -> None:
+def test_a_java_property_is_as_good_as_the_variable(mark: str, spawn: Spawn) -> None:
     child = spawn(PYTHON_SLEEP, "", f"-D{MARK_PROPERTY}={mark}")
-    try:
-        assert [process.pid for process in processes.members(mark, ())] == [child.pid]
-    finally:
-        close(child)
+    assert [process.pid for process in processes.members(mark, ())] == [child.pid]
 
 
 def test_a_detached_grandchild_is_found_and_stopped(mark: str) -> None:
@@ -93,13 +91,11 @@ def test_a_detached_grandchild_is_found_and_stopped(mark: str) -> None:
     assert orphan not in {process.pid for process in processes.snapshot()}
 
 
-def test_sigterm_is_followed_by_sigkill(mark: str) -> None:
+def test_sigterm_is_followed_by_sigkill(mark: str, spawn: Spawn) -> None:
     polite, stubborn = spawn(PYTHON_SLEEP, mark), spawn(PYTHON_STUBBORN, mark)
     assert processes.stop_all(lambda: processes.members(mark, ()), grace_s=3.0, deadline_s=60.0) == []
     codes = [child.wait(300) for child in (polite, stubborn)]
     assert codes == [-signal.SIGTERM, -signal.SIGKILL]
-    close(polite)
-    close(stubborn)
 
 
 def test_this_process_and_its_ancestors_are_spared() -> None:
@@ -111,17 +107,14 @@ def test_this_process_and_its_ancestors_are_spared() -> None:
     assert not {os.getpid(), os.getppid()} & found
 
 
-def test_a_pid_that_passed_to_another_process_is_not_signalled(mark: str) -> None:
+def test_a_pid_that_passed_to_another_process_is_not_signalled(mark: str, spawn: Spawn) -> None:
     child = spawn(PYTHON_SLEEP, mark)
-    try:
-        (process,) = processes.members(mark, ())
-        earlier = Process(**{**vars(process), "start_ticks": process.start_ticks - 1})
-        assert not processes.send(earlier, signal.SIGKILL)
-        assert child.poll() is None
-        assert processes.send(process, signal.SIGKILL)
-        assert child.wait(300) == -signal.SIGKILL
-    finally:
-        close(child)
+    (process,) = processes.members(mark, ())
+    earlier = Process(**{**vars(process), "start_ticks": process.start_ticks - 1})
+    assert not processes.send(earlier, signal.SIGKILL)
+    assert child.poll() is None
+    assert processes.send(process, signal.SIGKILL)
+    assert child.wait(300) == -signal.SIGKILL
 
 
 def entry(pid: int, parent: int, mark: str = "m:1", node: str = "w1", *argv: str) -> Process:
@@ -149,13 +142,9 @@ def test_memory_of_a_real_process_and_of_none() -> None:
     assert processes.memory_of(2**22 + 1).rss_bytes == 0
 
 
-def test_other_users_marks_do_not_count(mark: str) -> None:
-    child = spawn(PYTHON_SLEEP, mark)
-    try:
-        table = processes.snapshot(uid=os.geteuid() + 1)
-        assert processes.members(mark, (), table) == []
-    finally:
-        close(child)
+def test_other_users_marks_do_not_count(mark: str, spawn: Spawn) -> None:
+    spawn(PYTHON_SLEEP, mark)
+    assert processes.members(mark, (), processes.snapshot(uid=os.geteuid() + 1)) == []
 
 
 def test_names_with_brackets_and_blanks_do_not_confuse_the_reader(mark: str, tmp_path: Path) -> None:

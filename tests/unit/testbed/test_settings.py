@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import signal
 import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -15,10 +18,11 @@ from hypothesis import strategies as st
 from tests.unit.testbed.conftest import plan_of
 from yarn_accel.client.binding import choose, parse_binding
 from yarn_accel.errors import ConfigError
-from yarn_accel.hadoop.java import HadoopInstall
+from yarn_accel.hadoop.java import MAIN_CLASSES, HadoopInstall
 from yarn_accel.hadoop.site import SITE_KEYS, SiteSettings, read_properties, read_site
 from yarn_accel.testbed import settings
 from yarn_accel.testbed.plan import NetworkMode
+from yarn_accel.testbed.processes import MARK_PROPERTY, mark_of
 from yarn_accel.testbed.settings import (
     ONE_MACHINE,
     PER_NODE,
@@ -33,7 +37,9 @@ from yarn_accel.testbed.settings import (
 from yarn_accel.testbed.software import Software
 from yarn_accel.testbed.state import ClusterPaths
 
-TEMPLATES = sorted(templates_dir().glob("*.xml"))
+LAYERS = ("kerberos", "ha")
+DEADLINE_S = 120.0
+TEMPLATES = sorted(templates_dir().rglob("*.xml"))
 REQUIRED = {name: f"value-of-{name}" for name, p in PLACEHOLDERS.items() if p.default is None}
 INSTALL = HadoopInstall(
     Path("/jdk/bin/java"), Path("/jars"), Path("/jars/class-path.jar"), Path("/jars/s.jar"), "3.5.0", 2, 9
@@ -44,34 +50,14 @@ def properties(path: Path) -> list[ElementTree.Element]:
     return list(ElementTree.parse(path).getroot().iter("property"))
 
 
-ALL = [(path.name, p) for path in TEMPLATES for p in properties(path)]
-
-
-def test_there_are_the_templates_a_cluster_needs():
-    assert {path.name for path in TEMPLATES} == {
-        "capacity-scheduler.xml",
-        "core-site.xml",
-        "hdfs-site.xml",
-        "mapred-site.xml",
-        "node-resources.xml",
-        "resource-types.xml",
-        "yarn-site.xml",
-    }
-
-
-@pytest.mark.parametrize(("name", "element"), ALL, ids=[f"{n}:{p.findtext('name')}" for n, p in ALL])
-def test_every_property_has_one_line_of_reason(name: str, element: ElementTree.Element):
-    reason = (element.findtext("description") or "").strip()
-    assert len(reason.split()) >= 3
-    assert "\n" not in reason
-    assert reason.endswith(".")
-    assert [child.tag for child in element] == ["name", "value", "description"]
-
-
-def test_no_property_is_set_twice():
-    for path in TEMPLATES:
-        names = [element.findtext("name") for element in properties(path)]
-        assert len(names) == len(set(names))
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_every_property_is_set_once_and_has_one_line_of_reason(path: Path):
+    for element in properties(path):
+        reason = (element.findtext("description") or "").strip()
+        assert re.fullmatch(r"\S+ \S+ .*\.", reason), element.findtext("name")
+        assert [child.tag for child in element] == ["name", "value", "description"]
+    names = [element.findtext("name") for element in properties(path)]
+    assert len(names) == len(set(names))
 
 
 def test_every_placeholder_is_known_and_every_known_one_is_used():
@@ -83,11 +69,13 @@ def test_every_placeholder_is_known_and_every_known_one_is_used():
 
 
 def test_every_property_of_every_template_is_rendered(tmp_path: Path):
-    render({**{name: "x" for name in PLACEHOLDERS}}, tmp_path)
+    render({**{name: "x" for name in PLACEHOLDERS}}, tmp_path, layers=LAYERS)
     for path in TEMPLATES:
-        expected = {element.findtext("name") for element in properties(path)}
+        parts = [each for each in TEMPLATES if each.name == path.name]
+        expected = {element.findtext("name") for each in parts for element in properties(each)}
         assert set(read_properties(tmp_path / path.name)) == expected
-        assert "@" not in "".join(read_properties(tmp_path / path.name).values())
+        rendered = "".join(read_properties(tmp_path / path.name).values())
+        assert not re.findall(r"@([a-z0-9_]+)@", rendered)
         assert all(element.findtext("description") for element in properties(tmp_path / path.name))
 
 
@@ -100,18 +88,6 @@ def test_an_empty_value_leaves_its_property_out(tmp_path: Path):
     yarn = read_properties(tmp_path / "yarn-site.xml")
     assert yarn["yarn.nodemanager.node-attributes.provider"] == "script"
     assert yarn["yarn.nodemanager.node-attributes.provider.script.path"] == "/bin/attributes"
-
-
-def test_the_issue_s_demands_are_in_the_configuration(tmp_path: Path):
-    render(REQUIRED, tmp_path)
-    site = read_site(tmp_path)
-    assert site["yarn.resourcemanager.scheduler.class"].endswith("CapacityScheduler")
-    assert site["yarn.resourcemanager.recovery.enabled"] == "true"
-    assert site["yarn.nodemanager.recovery.enabled"] == "true"
-    assert site["yarn.log-aggregation-enable"] == "true"
-    scheduler = read_properties(tmp_path / "capacity-scheduler.xml")
-    assert scheduler["yarn.scheduler.capacity.resource-calculator"].endswith("DominantResourceCalculator")
-    assert read_properties(tmp_path / "resource-types.xml") == {"yarn.resource-types": "acct/slot"}
 
 
 def test_what_the_namenode_and_datanode_look_up_is_there_and_empty(tmp_path: Path):
@@ -195,10 +171,10 @@ def test_the_readme_names_every_key_of_a_site_and_every_template():
 
 
 @pytest.mark.parametrize("mode", NetworkMode)
-def test_clients_reach_everything_by_address(
+def test_clients_reach_everything_by_address_and_each_name_and_address_has_its_rack(
     paths: ClusterPaths, software: Software, mode: NetworkMode
 ) -> None:
-    plan = plan_of(paths, mode)
+    plan = plan_of(paths, mode, slots=3)
     write_settings(plan, paths, software.install, None)
     site = read_site(paths.client_conf_dir)
     address = plan.master.address
@@ -207,37 +183,22 @@ def test_clients_reach_everything_by_address(
     assert site["mapreduce.jobhistory.address"] == f"{address}:{plan.ports.history}"
     assert read_site(paths.conf_dir)["fs.defaultFS"] == f"hdfs://{plan.master.host}:{plan.ports.namenode}"
     own = yaml.safe_load((paths.client_conf_dir / "yarn-accel-site.yaml").read_text())
-    assert {Path(own[key]).name for key in ("binding_file", "master_secret_file", "client_hosts_file")} == {
-        "binding.json",
-        "master-secret",
-        "hosts",
-    }
+    keys = ("binding_file", "master_secret_file", "client_hosts_file")
+    assert [Path(own[key]).name for key in keys] == ["binding.json", "master-secret", "hosts"]
     assert f"-Dyarn.accel.cluster=demo:{plan.tag}" in own["client_jvm_options"]
     assert not [option for option in own["client_jvm_options"] if "SharedArchiveFile" in option]
     write_settings(plan, paths, software.install, Path("/a.jsa"))
-    assert (
-        "-XX:SharedArchiveFile=/a.jsa"
-        in SiteSettings.read({"HADOOP_CONF_DIR": str(paths.client_conf_dir)}).client_jvm_options
-    )
+    again = SiteSettings.read({"HADOOP_CONF_DIR": str(paths.client_conf_dir)})
+    assert "-XX:SharedArchiveFile=/a.jsa" in again.client_jvm_options
 
-
-@pytest.mark.parametrize("mode", NetworkMode)
-def test_every_name_and_address_has_its_rack(
-    paths: ClusterPaths, software: Software, mode: NetworkMode
-) -> None:
-    plan = plan_of(paths, mode)
-    write_settings(plan, paths, software.install, None)
     table = dict(line.split() for line in (paths.root / "topology.table").read_text().splitlines())
     for node in plan.workers:
         assert {table[node.address], table[node.host], table[node.name]} == {node.rack}
-
-
-def test_each_node_offers_its_slots(paths: ClusterPaths, software: Software) -> None:
-    plan = plan_of(paths, NetworkMode.NETNS, slots=3)
-    write_settings(plan, paths, software.install, None)
-    for node in plan.workers:
-        own = read_properties(paths.node_dir(node.name) / "conf" / "node-resources.xml")
-        assert own["yarn.nodemanager.resource-type.acct/slot"] == "3"
+        resources = read_properties(paths.node_dir(node.name) / "conf" / "node-resources.xml")
+        assert resources["yarn.nodemanager.resource-type.acct/slot"] == "3"
+    # A server measures how fast it is where its cache outlives it.
+    server = yaml.safe_load(paths.pipeline_config("w1").read_text())
+    assert server["calibrate"] is (mode is not NetworkMode.DOCKER)
 
 
 def test_a_mapper_finds_its_server_in_the_binding_and_the_server_its_settings(
@@ -250,11 +211,8 @@ def test_a_mapper_finds_its_server_in_the_binding_and_the_server_its_settings(
     assert [server.name for server in choose(binding, "w3")] == ["w3", "w1"]
     first = choose(binding, "w2")[0]
     own = yaml.safe_load(paths.pipeline_config("w1").read_text())
-    assert (own["listen_host"], own["listen_port"], own["unix_path"]) == (
-        first.host,
-        first.port,
-        first.unix_path,
-    )
+    listens = (own["listen_host"], own["listen_port"], own["unix_path"])
+    assert listens == (first.host, first.port, first.unix_path)
     assert own["master_secret_file"] == str(paths.master_secret_file)
 
 
@@ -291,6 +249,37 @@ def test_the_attribute_script_prints_its_nodes_attributes(paths: ClusterPaths, s
         printed[node] = subprocess.run([script], env=env, capture_output=True, text=True, check=True).stdout
     assert printed["w1"] == "NODE_ATTRIBUTE:accel,STRING,true\nNODE_ATTRIBUTE:rack,STRING,rack1\n"
     assert "accel,STRING,false" in printed["w2"]
+
+
+def test_the_fencing_script_ends_the_namenode_of_its_host_alone(
+    paths: ClusterPaths, software: Software
+) -> None:
+    write_settings(plan_of(paths, NetworkMode.NETNS, ha=True), paths, software.install, None)
+    script = read_site(paths.conf_dir)["dfs.ha.fencing.methods"].removeprefix("shell(").removesuffix(")")
+    mark, namenode = f"-D{MARK_PROPERTY}={mark_of(paths.name, paths.tag)}", MAIN_CLASSES["namenode"]
+    words = [
+        ["-Daccel.node=master", mark, namenode],
+        ["-Daccel.node=master2", mark, namenode],
+        ["-Daccel.node=master", f"{mark}x", namenode],
+        ["-Daccel.node=master", mark, MAIN_CLASSES["zkfc"]],
+    ]
+    sleeping = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    with contextlib.ExitStack() as opened:
+        found = [
+            opened.enter_context(
+                subprocess.Popen([*sleeping, *each], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            )
+            for each in words
+        ]
+        for process in found:
+            assert process.stdout is not None
+            process.stdout.readline()
+        found[0].send_signal(signal.SIGSTOP)
+        environ = {"PATH": "/usr/bin:/bin", "target_host": "master"}
+        subprocess.run([script], env=environ, check=True)
+        assert found[0].wait(DEADLINE_S) == -signal.SIGKILL
+        subprocess.run([script], env=environ, check=True)
+        assert [process.poll() for process in found[1:]] == [None, None, None]
 
 
 def test_hosts_hold_all_nodes_and_this_machine(paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yarn_accel.errors import StartupError
+from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.hadoop.java import HadoopInstall, cache_dir, class_path_names, write_class_path_jar
 from yarn_accel.testbed import software
 from yarn_accel.testbed.single_node import merge_class_lists
@@ -103,6 +103,14 @@ def test_a_failed_download_leaves_nothing_and_says_why(machine: dict[str, str]):
     assert ensure_hadoop(lambda _: None, machine).n_jars == 2
 
 
+def test_versions_lie_beside_each_other(machine: dict[str, str]):
+    older = ensure_hadoop(lambda _: None, machine, "3.3.6")
+    assert older.version == "3.3.6"
+    assert older.lib_dir != ensure_hadoop(lambda _: None, machine).lib_dir
+    with pytest.raises(ConfigError, match=r"'../x' is no version of Hadoop: give one such as 3.5.0"):
+        ensure_hadoop(lambda _: None, machine, "../x")
+
+
 def test_missing_maven_names_the_package(machine: dict[str, str]):
     (Path(machine["PATH"]) / "mvn").unlink()
     with pytest.raises(StartupError, match="apt-get install -y maven") as caught:
@@ -132,7 +140,7 @@ def test_a_cache_that_cannot_be_made_is_named(machine: dict[str, str], tmp_path:
 
 
 def test_the_pom_excludes_what_streaming_pulls_in_and_has_the_timeline_service():
-    root = ElementTree.fromstring(pom_text())
+    root = ElementTree.fromstring(pom_text("3.3.6"))
     ns = {"m": "http://maven.apache.org/POM/4.0.0"}
     found = {
         d.findtext("m:artifactId", namespaces=ns): (
@@ -142,8 +150,9 @@ def test_the_pom_excludes_what_streaming_pulls_in_and_has_the_timeline_service()
         for d in root.iterfind("m:dependencies/m:dependency", ns)
     }
     assert found["hadoop-streaming"] == ("3.4.2", "*")
-    assert found["hadoop-yarn-server-timelineservice"] == ("3.5.0", None)
-    assert {version for version, _ in found.values()} == {"3.5.0", "3.4.2"}
+    assert found["hadoop-yarn-server-timelineservice"] == ("3.3.6", None)
+    assert found["commons-cli"] == ("1.9.0", None)
+    assert {version for version, _ in found.values()} == {"3.3.6", "3.4.2", "1.9.0"}
 
 
 VERSION = 'openjdk version "17.0.1"'

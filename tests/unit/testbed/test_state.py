@@ -147,10 +147,3 @@ def test_one_chooser_at_a_time_on_the_whole_machine() -> None:
         pass
     with state.machine_lock(purpose, 0.0):
         pass
-
-
-def test_secrets_are_written_for_the_owner_only(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "secret"
-    state.write_atomic(path, "x", mode=0o600)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert [entry.name for entry in path.parent.iterdir()] == ["secret"]

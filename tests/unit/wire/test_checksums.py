@@ -3,7 +3,6 @@
 import builtins
 import hashlib
 import random
-import zlib
 
 import pytest
 
@@ -35,12 +34,7 @@ def checksum(name, *parts):
 
 @pytest.mark.parametrize(
     ("name", "trailer"),
-    [
-        ("xxh3", "78af5f94892f3950"),
-        ("crc32c", "e3069283"),
-        ("crc32", "cbf43926"),
-        ("none", ""),
-    ],
+    [("xxh3", "78af5f94892f3950"), ("crc32c", "e3069283"), ("crc32", "cbf43926"), ("none", "")],
 )
 def test_known_values(name, trailer):
     """The values of the checksums' own specifications: "123456789" for the CRCs, "abc" for XXH3."""
@@ -53,10 +47,6 @@ def test_the_pieces_do_not_matter(name):
     view = memoryview(bytearray(DATA))
     assert checksum(name, view[:1], view[1:70_000], view[70_000:]) == whole
     assert checksum(name, DATA[:-1]) != whole
-
-
-def test_crc32_is_zlibs():
-    assert checksum("crc32", DATA) == zlib.crc32(DATA).to_bytes(4, "big")
 
 
 def test_without_the_packages_crc32_remains(without_packages):
@@ -94,14 +84,10 @@ def test_the_digest_of_a_small_payload_covers_every_byte(n_bytes):
 def test_the_digest_of_a_large_payload_covers_length_both_ends_and_samples():
     whole = payload_digest([DATA])
     assert payload_digest([DATA, b"\0"]) != whole
-    found = 0
-    for at in range(0, len(DATA), 1000):
-        changed = bytearray(DATA)
-        changed[at] ^= 1
-        found += payload_digest([changed]) != whole
-    assert found > 50
-    for at in (0, 1023, len(DATA) - 1024, len(DATA) - 1):
-        changed = bytearray(DATA)
-        changed[at] ^= 1
-        assert payload_digest([changed]) != whole
+
+    def is_found(at):
+        return payload_digest([DATA[:at], bytes([DATA[at] ^ 1]), DATA[at + 1 :]]) != whole
+
+    assert sum(map(is_found, range(0, len(DATA), 1000))) > 50
+    assert all(map(is_found, (0, 1023, len(DATA) - 1024, len(DATA) - 1)))
     assert payload_digest([bytes(100_000)]) != payload_digest([bytes(100_001)])

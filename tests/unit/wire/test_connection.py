@@ -9,12 +9,9 @@ from yarn_accel.wire import (
     Closed,
     Goodbye,
     Limits,
-    NamedTensor,
     PayloadComplete,
     Ping,
-    Pong,
     Request,
-    Result,
     State,
     TensorSpec,
 )
@@ -65,14 +62,6 @@ def test_what_follows_a_payload_is_not_lost(pair):
     assert pair.server.next_event() is NEED_DATA
 
 
-def test_an_unwanted_payload_passes_by(pair):
-    pair.server.receive_data(wire(pair.client, request(1), DATA) + wire(pair.client, Ping(5)))
-    pair.server.next_event()
-    pair.server.skip_payload()
-    assert isinstance(pair.server.next_event(), PayloadComplete)
-    assert pair.server.next_event() == Ping(5)
-
-
 def test_an_unwanted_payload_takes_no_memory(pair):
     huge = Request(1, "k", "echo", {}, (TensorSpec("|u1", (1 << 39,)),))
     pair.server.receive_data(pair.client.send_head(huge)[0])
@@ -93,17 +82,6 @@ def test_a_payload_must_be_taken_or_skipped(pair):
     pair.server.skip_payload()
     with pytest.raises(LocalProtocolError, match="no payload"):
         pair.server.skip_payload()
-
-
-def test_a_damaged_payload_is_noticed(pair):
-    data = bytearray(wire(pair.client, request(), DATA))
-    data[-10] ^= 1
-    pair.server.receive_data(data)
-    pair.server.next_event()
-    pair.server.take_payload([memoryview(bytearray(spec.nbytes)) for spec in SPECS])
-    with pytest.raises(RemoteProtocolError, match="checksum"):
-        pair.server.next_event()
-    assert pair.server.state is State.CLOSED
 
 
 def test_a_payload_that_came_with_its_header_can_be_had_at_once(pair):
@@ -142,13 +120,6 @@ def test_a_damaged_payload_that_came_with_its_header_is_noticed(pair, from_end):
     assert pair.server.state is State.CLOSED
 
 
-def test_without_checksum_no_trailer_is_sent(make_pair):
-    options = {"checksums": ("none",)}
-    pair = make_pair(client_options=options, server_options=options).open()
-    assert pair.client.checksum == "none"
-    assert pair.client.send(request(), DATA)[-1] is DATA[2]
-
-
 @pytest.mark.parametrize("at", [3, 20, PREFIX_BYTES + 4], ids=["varying", "tag", "header"])
 def test_a_changed_head_is_noticed(pair, at):
     data = bytearray(wire(pair.client, Ping(1)))
@@ -158,19 +129,13 @@ def test_a_changed_head_is_noticed(pair, at):
         pair.server.next_event()
 
 
-def test_a_replayed_frame_is_noticed(pair):
-    data = wire(pair.client, Ping(1))
-    pair.server.receive_data(data + data)
-    assert pair.server.next_event() == Ping(1)
-    with pytest.raises(RemoteProtocolError, match="tag"):
-        pair.server.next_event()
-
-
-def test_frames_in_another_order_are_noticed(pair):
-    first, second = wire(pair.client, Ping(1)), wire(pair.client, Ping(2))
-    pair.server.receive_data(second + first)
-    with pytest.raises(RemoteProtocolError, match="tag"):
-        pair.server.next_event()
+@pytest.mark.parametrize("said", [(1, 1), (2,), (2, 1)], ids=["replayed", "lost", "in another order"])
+def test_frames_that_come_otherwise_than_they_were_sent_are_noticed(pair, said):
+    frames = {number: wire(pair.client, Ping(number)) for number in (1, 2)}
+    pair.server.receive_data(b"".join(frames[number] for number in said))
+    with pytest.raises(RemoteProtocolError, match="tag"):  # noqa: PT012 -- the first may be good
+        for _ in said:
+            pair.server.next_event()
 
 
 def test_a_frame_reflected_to_its_sender_is_noticed(pair):
@@ -195,14 +160,11 @@ def test_messages_of_the_other_side_are_refused(pair):
         pair.server.next_event()
 
 
-def test_limits_are_checked_before_the_bytes_arrive(make_pair):
+@pytest.mark.parametrize(("n_header", "n_payload", "text"), [(1001, 0, "header of 1001"), (10, 5001, "5001")])
+def test_limits_are_checked_before_the_bytes_arrive(make_pair, n_header, n_payload, text):
     pair = make_pair(server_options={"limits": Limits(header_bytes=1000, payload_bytes=5000)}).open()
-    pair.server.receive_data(pack_prefix(16, 1001, 0) + bytes(16))
-    with pytest.raises(RemoteProtocolError, match="header of 1001"):
-        pair.server.next_event()
-    pair = make_pair(server_options={"limits": Limits(header_bytes=1000, payload_bytes=5000)}).open()
-    pair.server.receive_data(pack_prefix(16, 10, 5001) + bytes(16))
-    with pytest.raises(RemoteProtocolError, match="payload of 5001"):
+    pair.server.receive_data(pack_prefix(16, n_header, n_payload) + bytes(16))
+    with pytest.raises(RemoteProtocolError, match=text):
         pair.server.next_event()
 
 
@@ -230,24 +192,6 @@ def test_a_goodbye_reaches_the_peer(pair):
     event = pair.client.next_event()
     assert isinstance(event, Goodbye)
     assert event.code == "protocol-error"
-
-
-def test_both_directions_count_on_their_own(pair):
-    for number in range(3):
-        pair.server.receive_data(wire(pair.client, Ping(number)))
-        assert pair.server.next_event() == Ping(number)
-    pair.client.receive_data(wire(pair.server, Pong(9)))
-    assert pair.client.next_event() == Pong(9)
-
-
-def test_a_result_carries_its_tensors(pair):
-    result = Result(1, {}, (NamedTensor("a", SPECS[0]),), "w1", "cpu", {}, 0, 5)
-    pair.client.receive_data(wire(pair.server, result, [b"hello"]))
-    assert pair.client.next_event() == result
-    buffer = bytearray(5)
-    pair.client.take_payload([memoryview(buffer)])
-    assert isinstance(pair.client.next_event(), PayloadComplete)
-    assert buffer == b"hello"
 
 
 def test_a_payload_of_the_wrong_length_never_leaves(pair):

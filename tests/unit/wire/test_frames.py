@@ -6,7 +6,7 @@ import pytest
 
 from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
 from yarn_accel.wire import NEED_DATA, Limits, PayloadComplete, Ping, Request, TensorSpec, available_checksums
-from yarn_accel.wire.connection import PREFIX_BYTES, FrameReceiver, pack_prefix
+from yarn_accel.wire.connection import FrameReceiver, pack_prefix
 
 BUFFER_BYTES = 32 * 1024
 NO_TAG = bytes(16)
@@ -113,10 +113,14 @@ def test_a_header_at_the_edge_of_the_buffer_is_put_together():
     assert not receiver.is_mid_frame
 
 
+def opened(make_pair, checksum):
+    options = {"checksums": (checksum,)}
+    return make_pair(client_options=options, server_options=options).open()
+
+
 @pytest.mark.parametrize("checksum", [*available_checksums(), "none"])
 def test_a_payload_its_trailer_and_the_next_frame_in_one_call(make_pair, checksum):
-    pair = make_pair(client_options={"checksums": (checksum,)}, server_options={"checksums": (checksum,)})
-    pair.open()
+    pair = opened(make_pair, checksum)
     specs = (TensorSpec("|u1", (50_000,)), TensorSpec("|u1", (70_000,)))
     data = [b"a" * 50_000, b"b" * 70_000]
     ours, theirs = socket.socketpair()
@@ -139,8 +143,7 @@ def test_a_payload_its_trailer_and_the_next_frame_in_one_call(make_pair, checksu
 @pytest.mark.parametrize("checksum", available_checksums())
 @pytest.mark.parametrize("at", [0, -1], ids=["payload", "trailer"])
 def test_every_checksum_finds_damage(make_pair, checksum, at):
-    options = {"checksums": (checksum,)}
-    pair = make_pair(client_options=options, server_options=options).open()
+    pair = opened(make_pair, checksum)
     parts = pair.client.send(Request(1, "k", "echo", {}, (TensorSpec("|u1", (200_000,)),)), [bytes(200_000)])
     stream = bytearray(b"".join(parts))
     stream[len(parts[0]) if at == 0 else -1] ^= 1
@@ -153,8 +156,7 @@ def test_every_checksum_finds_damage(make_pair, checksum, at):
 
 @pytest.mark.parametrize("checksum", [*available_checksums(), "none"])
 def test_a_payload_may_be_sent_piece_by_piece(make_pair, checksum):
-    options = {"checksums": (checksum,)}
-    pair = make_pair(client_options=options, server_options=options).open()
+    pair = opened(make_pair, checksum)
     data = bytes(range(256)) * 1000
     head, running = pair.client.send_head(Request(1, "k", "echo", {}, (TensorSpec("|u1", (256_000,)),)))
     assert (running is None) == (checksum == "none")
@@ -172,7 +174,3 @@ def test_a_payload_may_be_sent_piece_by_piece(make_pair, checksum):
         pair.server.receive_data(running.digest())
     assert isinstance(pair.server.next_event(), PayloadComplete)
     assert target == data
-
-
-def test_the_prefix_has_the_size_the_specification_says():
-    assert PREFIX_BYTES == 32

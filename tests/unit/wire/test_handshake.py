@@ -53,8 +53,21 @@ def test_the_key_never_crosses_the_wire(pair):
     assert pair.credential.key.hex().encode() not in everything
 
 
-def test_a_credential_of_another_master_secret_is_noticed_by_the_client(make_pair):
-    pair = make_pair(credential=issue(b"x" * 32, "alice", int(NOW_S) + 100, "k1"))
+EXPIRED = issue(MASTER, "alice", int(NOW_S) - 1, "k1")
+STOLEN = issue(MASTER, "alice", int(NOW_S) + 100, "k1")
+
+
+@pytest.mark.parametrize(
+    "credential",
+    [
+        issue(b"x" * 32, "alice", int(NOW_S) + 100, "k1"),
+        Credential("root", STOLEN.expires_s, STOLEN.key_id, STOLEN.key),
+        Credential("alice", int(NOW_S) + 10_000, EXPIRED.key_id, EXPIRED.key),
+    ],
+    ids=["another master secret", "a forged tenant", "prolonged"],
+)
+def test_a_credential_that_was_not_issued_so_is_noticed_by_the_client(make_pair, credential):
+    pair = make_pair(credential=credential)
     pair.move(pair.client, pair.server)
     assert "does not know the secret" in refusal_at_client(pair, AuthenticationError)
 
@@ -66,27 +79,10 @@ def test_a_client_that_ignores_the_servers_wrong_proof_is_refused(make_pair):
     pair.client._key = b"z" * 32
     with pytest.raises(AuthenticationError):
         pair.move(pair.server, pair.client)
+    forged = pack_prefix(3, 76, 0) + bytes(16) + b'{"proof":"' + b"0" * 64 + b'"}'
     with pytest.raises(AuthenticationError, match="not issued"):
-        pair.move(
-            pair.client,
-            pair.server,
-            lambda _: pack_prefix(3, 76, 0) + bytes(16) + b'{"proof":"' + b"0" * 64 + b'"}',
-        )
+        pair.move(pair.client, pair.server, lambda _: forged)
     assert pair.server.state is State.CLOSED
-
-
-def test_a_forged_tenant_is_refused(make_pair):
-    stolen = issue(MASTER, "alice", int(NOW_S) + 100, "k1")
-    pair = make_pair(credential=Credential("root", stolen.expires_s, stolen.key_id, stolen.key))
-    pair.move(pair.client, pair.server)
-    refusal_at_client(pair, AuthenticationError)
-
-
-def test_a_prolonged_credential_is_refused(make_pair):
-    stolen = issue(MASTER, "alice", int(NOW_S) - 1, "k1")
-    pair = make_pair(credential=Credential("alice", int(NOW_S) + 10_000, stolen.key_id, stolen.key))
-    pair.move(pair.client, pair.server)
-    refusal_at_client(pair, AuthenticationError)
 
 
 def test_an_expired_credential_is_refused_and_both_are_reported(make_pair):
@@ -96,24 +92,22 @@ def test_an_expired_credential_is_refused_and_both_are_reported(make_pair):
     assert "expired" in refusal_at_client(pair, AuthenticationError)
 
 
-def test_another_version_is_refused_and_both_are_reported(make_pair):
+def as_of_version_1(hello):
+    """Without capabilities."""
+    hello.update(versions=[1], checksums=["crc32"])
+    del hello["capabilities"]
+
+
+@pytest.mark.parametrize(
+    ("version", "change"), [(7, lambda hello: hello.update(versions=[7])), (1, as_of_version_1)]
+)
+def test_another_version_is_refused_and_both_are_reported(make_pair, version, change):
+    """In a message that version 1 has, too."""
     pair = make_pair()
-    with pytest.raises(RemoteProtocolError, match="uses protocol version 2, the client 7"):
-        pair.move(pair.client, pair.server, rewrite(lambda hello: hello.update(versions=[7])))
+    with pytest.raises(RemoteProtocolError, match=f"uses protocol version 2, the client {version}"):
+        pair.move(pair.client, pair.server, rewrite(change))
     assert "same release" in refusal_at_client(pair, RemoteProtocolError)
-
-
-def test_a_client_of_version_1_learns_which_version_it_needs(make_pair):
-    """Its Hello has no capabilities, and its Refused is the one of today."""
-    pair = make_pair()
-
-    def as_of_version_1(hello):
-        hello.update(versions=[1], checksums=["crc32"])
-        del hello["capabilities"]
-
-    with pytest.raises(RemoteProtocolError, match="uses protocol version 2, the client 1"):
-        pair.move(pair.client, pair.server, rewrite(as_of_version_1))
-    assert b"".join(pair.server.data_to_send())[:3] == b"YA\x05"
+    assert pair.sent[pair.server][:3] == b"YA\x05"
 
 
 def test_a_changed_welcome_is_noticed(make_pair):
@@ -228,32 +222,21 @@ def test_a_full_server_says_so(make_pair):
     assert caught.value.retry_after_s == 3
 
 
-def test_requests_before_the_handshake_are_refused(pair, make_pair):
-    fresh = make_pair()
-    fresh.server.receive_data(b"".join(pair.client.send(Ping(1))))
-    with pytest.raises(RemoteProtocolError, match="does not belong to the handshake"):
-        fresh.server.next_event()
-
-
-def test_a_large_header_before_the_handshake_is_refused_before_it_arrives(make_pair):
-    fresh = make_pair()
-    fresh.server.receive_data(pack_prefix(1, 8193, 0) + bytes(16))
-    with pytest.raises(RemoteProtocolError, match="8193"):
-        fresh.server.next_event()
-
-
-def test_a_payload_in_the_handshake_is_refused(make_pair):
-    fresh = make_pair()
-    fresh.server.receive_data(pack_prefix(1, 10, 1) + bytes(16))
-    with pytest.raises(RemoteProtocolError, match="payload"):
-        fresh.server.next_event()
-
-
-def test_a_peer_that_leaves_in_the_handshake_is_noticed(make_pair):
-    pair = make_pair()
-    pair.server.receive_data(b"")
-    with pytest.raises(RemoteProtocolError, match="in the middle"):
-        pair.server.next_event()
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (pack_prefix(23, 8, 0) + bytes(24), "does not belong to the handshake"),
+        (pack_prefix(1, 8193, 0) + bytes(16), "8193"),
+        (pack_prefix(1, 10, 1) + bytes(16), "payload"),
+        (b"", "in the middle"),
+    ],
+    ids=["a request", "a large header, before it arrives", "a payload", "the end"],
+)
+def test_what_does_not_belong_to_a_handshake_is_refused(make_pair, data, text):
+    server = make_pair().server
+    server.receive_data(data)
+    with pytest.raises(RemoteProtocolError, match=text):
+        server.next_event()
 
 
 def test_nonces_have_their_length():

@@ -66,9 +66,3 @@ def test_without_agreement_a_server_cannot_lend(pair, message):
     pair.client.receive_data(pair.forge(pair.server, kind, header, n_bytes, varying_bytes))
     with pytest.raises(RemoteProtocolError, match="not agreed"):
         pair.client.next_event()
-
-
-@pytest.mark.parametrize("message", [Lent(1, 5, 64)])
-def test_only_the_server_lends(lending, message):
-    with pytest.raises(LocalProtocolError, match="a client does not send Lent"):
-        lending.client.send(message)

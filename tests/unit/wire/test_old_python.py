@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 HANDSHAKE = """
-import yarn_accel.client.client, yarn_accel.client.dispatch
+import yarn_accel.client.client, yarn_accel.client.discovery, yarn_accel.client.dispatch
 from yarn_accel.wire import ClientConnection, Opened, Ping, ServerConnection
 from yarn_accel.wire.credential import decode, encode, issue
 

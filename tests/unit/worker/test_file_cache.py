@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
 import tarfile
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import pytest
 
 from yarn_accel.errors import StorageError
 from yarn_accel.storage import Store
-from yarn_accel.worker.file_cache import FileCache
+from yarn_accel.worker.file_cache import FileCache, InputPrefetch
 from yarn_accel.worker.python_environments import unpack
 
 
@@ -66,6 +69,21 @@ def test_what_a_task_left_here_is_linked_and_not_fetched(tmp_path):
     assert (files.n_fetched, took) == (0, [])
     assert (tmp_path / "in").stat().st_ino == own.stat().st_ino
     assert (tmp_path / "in").stat().st_mode & 0o777 == 0o500
+
+
+def test_the_first_link_of_what_was_just_added_asks_for_no_stamp_and_the_next_one_does(tmp_path, monkeypatch):
+    files, uri = cache(tmp_path), written(tmp_path, "out", "tile")
+    (tmp_path / "own").write_text("tile")
+    asked, stamp = [], Store.stamp
+    monkeypatch.setattr(Store, "stamp", lambda store, uri: asked.append(uri) or stamp(store, uri))
+    files.announce(uri)
+    files.add(uri, tmp_path / "own")
+    files.link(uri, tmp_path / "first")
+    assert asked == [uri]
+    written(tmp_path, "out", "other tile")
+    files.link(uri, tmp_path / "second")
+    assert (tmp_path / "second").read_text() == "other tile"
+    assert asked == [uri] * 2
 
 
 def test_what_is_not_what_was_written_or_is_too_large_is_not_kept(tmp_path):
@@ -127,6 +145,87 @@ def test_what_an_earlier_worker_left_is_deleted(tmp_path):
     cache(tmp_path).link(written(tmp_path, "model", "x"), tmp_path / "a")
     cache(tmp_path)
     assert list((tmp_path / "work" / ".files").iterdir()) == []
+
+
+# What attempts take that wait for their turn.
+
+
+class GatedStore(Store):
+    """Each fetch waits until it may read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.may_read = threading.Semaphore(0), threading.Semaphore(0)
+
+    @contextlib.contextmanager
+    def stream(self, uri):
+        with super().stream(uri) as source:
+            self.begun.release()
+            assert self.may_read.acquire(timeout=120)
+            yield source
+
+
+@pytest.fixture
+def gated(tmp_path):
+    store = GatedStore()
+    return store, FileCache(store, tmp_path / "work" / ".files", 1000)
+
+
+def fetched(files: FileCache, n_files: int) -> None:
+    """Wait until so many have come."""
+    until_s = time.monotonic() + 120
+    while files.n_fetched < n_files:
+        assert time.monotonic() < until_s
+        time.sleep(0.001)
+
+
+def test_two_files_at_once_come_before_the_attempts_that_take_them(tmp_path, gated):
+    store, files = gated
+    uris = [written(tmp_path, f"f{n}", "x" * 10) for n in range(3)]
+    InputPrefetch(files, 100).want([*uris, uris[0]], [])
+    for _ in range(2):
+        assert store.begun.acquire(timeout=120)
+    assert not store.begun.acquire(blocking=False)
+    store.may_read.release(3)
+    fetched(files, 3)
+    took = []
+    files.link(uris[2], tmp_path / "a", took.append)
+    assert (files.n_fetched, took) == (3, [])
+
+
+def test_what_is_too_large_together_or_cannot_be_read_is_left_to_its_attempt(tmp_path, gated):
+    store, files = gated
+    store.may_read.release(9)
+    none, first, large, last = (
+        f"file://{tmp_path}/none",
+        *(written(tmp_path, name, name * n) for name, n in (("a", 60), ("b", 50), ("c", 30))),
+    )
+    prefetch = InputPrefetch(files, 100)
+    prefetch.want([none, first], [])
+    fetched(files, 1)
+    prefetch.want([none, first, large, last], [])
+    fetched(files, 2)
+    took = []
+    files.link(last, tmp_path / "last", took.append)
+    files.link(large, tmp_path / "large", took.append)
+    assert took == [50]
+
+
+@pytest.mark.parametrize(("is_running", "n_bytes_left"), [(False, [500]), (True, [])])
+def test_a_fetch_ends_when_its_attempt_is_taken_back_and_not_when_it_starts(
+    tmp_path, gated, is_running, n_bytes_left
+):
+    store, files = gated
+    uri = written(tmp_path, "model", "x" * 500)
+    prefetch = InputPrefetch(files, 500)
+    prefetch.want([uri], [])
+    assert store.begun.acquire(timeout=120)
+    prefetch.want([], [uri] if is_running else [])
+    store.may_read.release(2)
+    took = []
+    files.link(uri, tmp_path / "a", took.append)
+    assert took == n_bytes_left
+    assert (tmp_path / "a").read_text() == "x" * 500
 
 
 # Packed Python environments: unpacked with any Python, and never outside their folder.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
-from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -36,22 +34,14 @@ class Processes:
         assert order.function is not None
         with self.pool.slot(order, devices) as slot:
             environ = {"PATH": "", **self.pool.environment(order)}
-            read_end, write_end = _pipe()
             if slot.process is None:
-                slot.process = self.pool.start(order, order.function, devices, environ, write_end.fileno())
-            reply = slot.process.call(
-                order.function, self.folder, environ, (read_end, write_end), lambda text: None
-            )
+                slot.process = self.pool.start(order, order.function, devices, environ)
+            reply = slot.process.call(order.function, self.folder, environ, lambda text: None)
             assert reply.error == ""
             return int(reply.result)
 
     def is_there(self, pid: int) -> bool:
         return Path(f"/proc/{pid}").exists()
-
-
-def _pipe() -> tuple[FileIO, FileIO]:
-    read_fd, write_fd = os.pipe()
-    return FileIO(read_fd, "r"), FileIO(write_fd, "w")
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from yarn_accel.adapters.hadoop_rpc.tokens import Token, TokenFile, read_token_file, write_token_file
 from yarn_accel.client import Call, Reply, Tensor, connect
 from yarn_accel.client.token_file import read_secrets, write_secrets
 from yarn_accel.core.tasks.applications import OPERATION_PROGRAM
@@ -144,9 +146,36 @@ def test_the_credential_reaches_the_task_in_a_file_of_its_own(tmp_path):
     assert (program.argv(other), program.environment(other)) == (("./mapper",), {})
 
 
+def test_every_task_gets_the_hdfs_tokens_and_nothing_else_of_the_workers_own(tmp_path):
+    hdfs = Token(b"i", b"p", "HDFS_DELEGATION_TOKEN", "10.0.0.1:8020")
+    manager = Token(b"i", b"q", "RM_DELEGATION_TOKEN", "")
+    given = TokenFile({"h": hdfs, "r": manager}, {"yarn-accel.node": b"key", SECRET_ALIAS: b"secret"})
+    (tmp_path / "token").write_bytes(write_token_file(given))
+    environ = {"HADOOP_TOKEN_FILE_LOCATION": str(tmp_path / "token")}
+    program = operation_program(tmp_path, "", environ, "hdfs://10.0.0.1:8020")
+    asking, computing = (order(form, OPERATION_PROGRAM, "lu", "{}") for form in (Form.GPU, Form.CPU))
+    for each, secrets in (
+        (order(Form.CPU, "./mapper"), {}),
+        (computing, {}),
+        (asking, {SECRET_ALIAS: b"secret"}),
+    ):
+        found = program.environment(each)
+        own = Path(found["HADOOP_TOKEN_FILE_LOCATION"])
+        assert read_token_file(own.read_bytes()) == TokenFile({"h": hdfs}, secrets)
+        assert own.stat().st_mode & 0o777 == 0o600
+        assert found["fs_defaultFS"] == "hdfs://10.0.0.1:8020"
+    newer = TokenFile({"h": replace(hdfs, password=b"newer")}, given.secrets)
+    (tmp_path / "newer").write_bytes(write_token_file(newer))
+    (tmp_path / "newer").rename(tmp_path / "token")
+    own = Path(program.environment(computing)["HADOOP_TOKEN_FILE_LOCATION"])
+    assert read_token_file(own.read_bytes()).tokens["h"].password == b"newer", "as the master renews it"
+    other = replace(order(Form.CPU, "./mapper"), environment=(("HADOOP_TOKEN_FILE_LOCATION", "mine"),))
+    assert "HADOOP_TOKEN_FILE_LOCATION" not in program.environment(other)
+
+
 def test_without_a_credential_no_server_is_asked(tmp_path):
     program = operation_program(tmp_path, "", {})
-    assert program == OperationProgram()
+    assert program == OperationProgram(folder=tmp_path)
     with pytest.raises(ConfigError, match="no credential for pipeline servers"):
         program.environment(order(Form.GPU, OPERATION_PROGRAM, "lu", "{}"))
 

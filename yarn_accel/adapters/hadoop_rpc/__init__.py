@@ -4,12 +4,13 @@
 
     protobuf     messages <-> bytes              records      YARN's names and records
     tokens       tokens, and files of them       methods      YARN's calls: requests, answers, repeated or not
-    sasl         the login                       clients      ResourceManager, NodeManagers: what others call
-    framing      headers, frames, calls          rpc_errors   the errors of a call
+    sasl         the login with a token          clients      ResourceManager, NodeManagers: what others call
+    kerberos     the login with a ticket         rpc_errors   the errors of a call
+    gssapi       the machine's Kerberos library  framing      headers, frames, calls
     transport    one connection; a service that may be at several addresses, or away
 
-It works with Hadoop 3 where ``hadoop.rpc.protection`` is authentication, with simple or token logins.
-Kerberos, integrity and privacy are not supported: `UnsupportedLoginError` says so.
+It works with Hadoop 3, with simple, token and Kerberos logins and each ``hadoop.rpc.protection``.  On a site
+with Kerberos nothing weaker is taken; `UnsupportedLoginError` says so.
 """
 
 from yarn_accel.adapters.hadoop_rpc.clients import (
@@ -19,6 +20,7 @@ from yarn_accel.adapters.hadoop_rpc.clients import (
     ResourceManagerAddresses,
 )
 from yarn_accel.adapters.hadoop_rpc.framing import User
+from yarn_accel.adapters.hadoop_rpc.kerberos import Kerberos, Security
 from yarn_accel.adapters.hadoop_rpc.methods import (
     AllocateResponse,
     ApplicationSubmission,
@@ -32,9 +34,12 @@ from yarn_accel.adapters.hadoop_rpc.rpc_errors import (
     AttemptGoneError,
     BusyError,
     ConnectionLostError,
+    KdcUnavailableError,
+    KerberosError,
     NotRegisteredError,
     RemoteCallError,
     StandbyError,
+    TokenEndedError,
     UnsupportedLoginError,
     error_of_exception,
 )
@@ -62,6 +67,9 @@ __all__ = [
     "BusyError",
     "ConnectionLostError",
     "ContainerId",
+    "KdcUnavailableError",
+    "Kerberos",
+    "KerberosError",
     "NodeId",
     "NodeManager",
     "NotRegisteredError",
@@ -71,8 +79,10 @@ __all__ = [
     "ResourceManager",
     "ResourceManagerAddresses",
     "RpcSettings",
+    "Security",
     "StandbyError",
     "Token",
+    "TokenEndedError",
     "TokenFile",
     "UnsupportedLoginError",
     "User",

@@ -31,7 +31,7 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     YarnContainer,
     YarnResource,
 )
-from yarn_accel.adapters.hadoop_rpc.rpc_errors import AttemptGoneError, NotRegisteredError
+from yarn_accel.adapters.hadoop_rpc.rpc_errors import AttemptGoneError, NotRegisteredError, RemoteCallError
 from yarn_accel.adapters.hadoop_rpc.tokens import Token
 from yarn_accel.adapters.hadoop_rpc.transport import (
     Address,
@@ -146,6 +146,17 @@ class ResourceManager:
         request = methods.GetClusterNodesRequest(tuple(states))
         return (await self._client.call(methods.GET_CLUSTER_NODES, request)).reports
 
+    async def has_node_attributes(self) -> bool:
+        """Whether this YARN knows node attributes: Hadoop does since 3.2, a vendor's 3.1 does not."""
+        request = methods.GetClusterNodeAttributesRequest()
+        try:
+            await self._client.call(methods.GET_CLUSTER_NODE_ATTRIBUTES, request)
+        except RemoteCallError as error:
+            if not error.exception_class.endswith(".RpcNoSuchMethodException"):
+                raise
+            return False
+        return True
+
     async def applications(
         self, *, types: Sequence[str] = (), states: Sequence[ApplicationState] = (), tags: Sequence[str] = ()
     ) -> tuple[ApplicationReport, ...]:
@@ -175,10 +186,113 @@ class ResourceManager:
         )
         await self._admin.call(methods.MAP_ATTRIBUTES, methods.MapAttributesRequest(operation, nodes))
 
+    async def delegation_token(self, renewer: str) -> Token:
+        """A token that acts for the caller towards all ResourceManagers; errors as of the NameNode's."""
+        request = methods.GetDelegationTokenRequest(renewer)
+        return _given((await self._client.call(methods.GET_RM_DELEGATION_TOKEN, request)).token)
+
+    async def cancel_token(self, token: Token) -> None:
+        """End a token that `delegation_token` gave."""
+        request = methods.CancelDelegationTokenRequest(token)
+        await self._client.call(methods.CANCEL_RM_DELEGATION_TOKEN, request)
+
+    async def renew_token(self, token: Token) -> float:
+        """Prolong a token that names the caller as its renewer; when it now ends, Unix seconds."""
+        request = methods.RenewDelegationTokenRequest(token)
+        return (await self._client.call(methods.RENEW_RM_DELEGATION_TOKEN, request)).expires_ms / 1000
+
     async def close(self) -> None:
         """Close all connections."""
         await self._client.close()
         await self._admin.close()
+
+
+class NameNode:
+    """The NameNode as `start` and the master call it: for tokens, as one Kerberos principal.
+
+    Args:
+        addresses: of the NameNode, or of all of a name service; see `hdfs_service`.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        identity: Identity,
+        settings: RpcSettings | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self._service = RpcService(addresses, methods.NAMENODE_CLIENT, lambda: identity, settings, patience)
+
+    async def delegation_token(self, renewer: str) -> Token:
+        """A token that acts for the caller until its longest life is over.
+
+        Args:
+            renewer: the principal that may prolong it.
+
+        Raises:
+            AuthenticationError: the NameNode gives none, such as where it has no Kerberos.
+            RemoteCallError: it refuses.
+        """
+        request = methods.GetDelegationTokenRequest(renewer)
+        return _given((await self._service.call(methods.GET_HDFS_DELEGATION_TOKEN, request)).token)
+
+    async def cancel_token(self, token: Token) -> None:
+        """End a token that `delegation_token` gave."""
+        request = methods.CancelDelegationTokenRequest(token)
+        await self._service.call(methods.CANCEL_HDFS_DELEGATION_TOKEN, request)
+
+    async def renew_token(self, token: Token) -> float:
+        """Prolong a token that names the caller as its renewer; when it now ends, Unix seconds."""
+        request = methods.RenewDelegationTokenRequest(token)
+        return (await self._service.call(methods.RENEW_HDFS_DELEGATION_TOKEN, request)).expires_ms / 1000
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._service.close()
+
+
+def _given(token: Token | None) -> Token:
+    if token is None:
+        raise AuthenticationError("no delegation token is given: the server has no Kerberos")
+    return token
+
+
+@dataclass(frozen=True, slots=True)
+class HdfsService:
+    """Where one HDFS answers, and what a token for it is called.
+
+    Attributes:
+        name: the text that a token's `service` has, unless it is an address; ``ha-hdfs:NAME``, or empty.
+        addresses: of its NameNodes.
+    """
+
+    name: str
+    addresses: tuple[Address, ...]
+
+
+_NAMENODE_PORT = 8020
+
+
+def hdfs_service(properties: Mapping[str, str], uri: str) -> HdfsService:
+    """The NameNodes of an HDFS, by a URI such as ``fs.defaultFS``.
+
+    Raises:
+        ConfigError: it is no ``hdfs`` URI, or a name service without addresses.
+    """
+    scheme, _, rest = uri.partition("://")
+    authority = rest.partition("/")[0]
+    if scheme != "hdfs" or not authority:
+        raise ConfigError(f"{uri[:200]!r} is no hdfs URI with a NameNode or a name service")
+    ids = [each.strip() for each in properties.get(f"dfs.ha.namenodes.{authority}", "").split(",")]
+    if not any(ids):
+        return HdfsService("", (Address.parse(authority, _NAMENODE_PORT),))
+    keys = [f"dfs.namenode.rpc-address.{authority}.{each}" for each in ids if each]
+    missing = [key for key in keys if not properties.get(key)]
+    if missing:
+        raise ConfigError(f"{missing[0]} is not set, and dfs.ha.namenodes.{authority} names it")
+    return HdfsService(
+        f"ha-hdfs:{authority}", tuple(Address.parse(properties[key], _NAMENODE_PORT) for key in keys)
+    )
 
 
 class ApplicationMaster:

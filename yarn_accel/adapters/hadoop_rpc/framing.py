@@ -7,8 +7,9 @@
             context frame, call id -3    answer  = ResponseHeader | result            (nothing after an error)
             request frames
 
-Without a token the login is skipped and the context names the user.  Calls may be open at the same time;
-answers come in any order.  A frame's length is checked before its bytes are kept.
+A user's name alone skips the login, and the context has it.  Where the login ends with a protection, all
+frames after it are a stream of bytes that travels, in any pieces, inside SASL frames (state WRAP).  Calls may
+be open at the same time; answers come in any order.  A frame's length is checked before its bytes are kept.
 """
 
 # ruff: noqa: RUF009 - `enum` and `message` declare fields, as dataclasses.field does
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
+from yarn_accel.adapters.hadoop_rpc.kerberos import Kerberos, KerberosLogin, Security
 from yarn_accel.adapters.hadoop_rpc.protobuf import (
     binary,
     decode_delimited,
@@ -32,9 +34,9 @@ from yarn_accel.adapters.hadoop_rpc.protobuf import (
     uint64,
 )
 from yarn_accel.adapters.hadoop_rpc.rpc_errors import remote_error
-from yarn_accel.adapters.hadoop_rpc.sasl import SaslMessage, TokenLogin
+from yarn_accel.adapters.hadoop_rpc.sasl import Layer, Login, SaslMessage, SaslState, TokenLogin
 from yarn_accel.adapters.hadoop_rpc.tokens import Token
-from yarn_accel.errors import AccelError, LocalProtocolError, RemoteProtocolError
+from yarn_accel.errors import AccelError, AuthenticationError, LocalProtocolError, RemoteProtocolError
 
 
 class RpcKind(IntEnum):
@@ -109,6 +111,9 @@ class MethodHeader:
 
 
 MAX_FRAME_BYTES = 64 << 20
+_MAX_LOGIN_FRAME_BYTES = 1 << 20
+#: How much longer a protected frame may be than its content.
+_PROTECTION_BYTES = 1 << 12
 _VERSION = 9
 _AUTH_SIMPLE, _AUTH_SASL = 0x00, 0xDF
 _CALL_CONTEXT, _CALL_SASL = -3, -33
@@ -123,7 +128,7 @@ class User:
     name: str
 
 
-Identity = User | Token
+Identity = User | Token | Kerberos
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +167,15 @@ class RpcClientProtocol:
 
     Args:
         protocol: full Java name of the protocol, which every call names again.
-        identity: a user's name, or a token to log in with.
-        address: only for messages.
+        identity: a user's name, or a token or a Kerberos principal to log in with.
+        address: ``host:port`` that was dialled; for messages, and for the name of a Kerberos server.
         max_frame_bytes: a longer answer closes the connection.
         random_bytes: makes the client's id and the nonce of the login; tests give recorded ones.
+        security: of the site.
+        login: in place of the identity's own; tests give recorded ones.
+
+    Raises:
+        AuthenticationError: a name alone, where the site has Kerberos.
     """
 
     def __init__(
@@ -175,15 +185,29 @@ class RpcClientProtocol:
         address: str = "server",
         max_frame_bytes: int = MAX_FRAME_BYTES,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+        security: Security | None = None,
+        login: Login | None = None,
     ) -> None:
+        security = Security() if security is None else security
+        if isinstance(identity, User) and security.is_kerberos:
+            raise AuthenticationError(
+                f"{address}: the site has Kerberos, so {identity.name!r} alone is believed by nobody",
+                cure="log in by a ticket (kinit), a keytab or a token",
+            )
         self._protocol = protocol
         self._identity = identity
         self._address = address
         self._max_frame_bytes = max_frame_bytes
         self._client_id = random_bytes(16)
-        self._login = TokenLogin(identity, random_bytes) if isinstance(identity, Token) else None
+        self._login = login
+        if login is None and isinstance(identity, Token):
+            self._login = TokenLogin(identity, random_bytes, security.protections)
+        elif login is None and isinstance(identity, Kerberos):
+            self._login = KerberosLogin(identity, security, protocol, address)
+        self._layer: Layer | None = None
         self._state = _State.NEW
         self._received = bytearray()
+        self._unwrapped = bytearray()
         self._outgoing: list[bytes] = []
         self._next_call = 0
         self._open_calls: set[int] = set()
@@ -192,6 +216,11 @@ class RpcClientProtocol:
     def is_open(self) -> bool:
         """Calls may be made."""
         return self._state is _State.OPEN
+
+    @property
+    def is_blocking(self) -> bool:
+        """`next_event` may wait for a KDC or a resolver: run it in a thread."""
+        return self._state is _State.LOGIN and self._login is not None and self._login.is_blocking
 
     def begin(self) -> list[RpcEvent]:
         """Make the first bytes to send; `LoggedIn` at once when no login is needed.
@@ -258,23 +287,51 @@ class RpcClientProtocol:
         return None
 
     def _next_frame(self) -> bytes | None:
-        if len(self._received) < 4:
+        if self._layer is None:
+            is_login = self._state is _State.LOGIN
+            return self._cut(self._received, _MAX_LOGIN_FRAME_BYTES if is_login else self._max_frame_bytes)
+        while (frame := self._cut(self._unwrapped, self._max_frame_bytes)) is None:
+            outer = self._cut(self._received, self._max_frame_bytes + _PROTECTION_BYTES)
+            if outer is None:
+                return None
+            self._unwrapped += self._content_of(outer, self._layer)
+        return frame
+
+    def _cut(self, stream: bytearray, max_bytes: int) -> bytes | None:
+        """Take the first frame out of a stream, if all of it is there."""
+        if len(stream) < 4:
             return None
-        length = int.from_bytes(self._received[:4], "big")
-        if length > self._max_frame_bytes:
+        length = int.from_bytes(stream[:4], "big")
+        if length > max_bytes:
             raise RemoteProtocolError(
-                f"{self._address} announces a frame of {length} bytes, the limit is {self._max_frame_bytes}",
+                f"{self._address} announces a frame of {length} bytes, the limit is {max_bytes}",
                 cure="check that this is the port of a Hadoop RPC service",
             )
-        if len(self._received) < 4 + length:
+        if len(stream) < 4 + length:
             return None
-        frame = bytes(memoryview(self._received)[4 : 4 + length])
-        del self._received[: 4 + length]
+        frame = bytes(memoryview(stream)[4 : 4 + length])
+        del stream[: 4 + length]
         return frame
+
+    def _content_of(self, frame: bytes, layer: Layer) -> bytes:
+        """The content of a protected frame; nothing unprotected is believed, not even an error."""
+        header, at = decode_delimited(ResponseHeader, frame)
+        if header.status is not RpcStatus.SUCCESS or _signed(header.call_id) != _CALL_SASL:
+            raise RemoteProtocolError(f"{self._address} sends a message without the protection agreed on")
+        message = self._sasl_message(frame, at)
+        if message.state is not SaslState.WRAP or message.token is None:
+            raise RemoteProtocolError(f"{self._address} sends {message.state.name} after the login")
+        return layer.unwrap(message.token)
+
+    def _sasl_message(self, frame: bytes, at: int) -> SaslMessage:
+        message, end = decode_delimited(SaslMessage, frame, at)
+        if end != len(frame):
+            raise RemoteProtocolError(f"{self._address}: something follows a message of the login")
+        return message
 
     def _take(self, frame: bytes) -> RpcEvent | None:
         header, at = decode_delimited(ResponseHeader, frame)
-        call_id = header.call_id - (1 << 32) if header.call_id >> 31 else header.call_id
+        call_id = _signed(header.call_id)
         if header.status is not RpcStatus.SUCCESS:
             is_fatal = header.status is RpcStatus.FATAL
             error = remote_error(
@@ -294,11 +351,9 @@ class RpcClientProtocol:
     def _take_login(self, call_id: int, frame: bytes, at: int) -> RpcEvent | None:
         if call_id != _CALL_SASL or self._login is None:
             raise RemoteProtocolError(f"{self._address} sends call {call_id} during the login")
-        message, end = decode_delimited(SaslMessage, frame, at)
-        if end != len(frame):
-            raise RemoteProtocolError(f"{self._address}: something follows a message of the login")
-        answer = self._login.receive(message)
+        answer = self._login.receive(self._sasl_message(frame, at))
         if answer is None:
+            self._layer = self._login.layer
             return self._enter()
         self._send_sasl(answer)
         return None
@@ -311,12 +366,27 @@ class RpcClientProtocol:
         return LoggedIn()
 
     def _send_sasl(self, message: SaslMessage) -> None:
-        self._send(self._header(_CALL_SASL, b"", _NO_RETRY), encode(message))
+        header = self._header(_CALL_SASL, b"", _NO_RETRY)
+        self._outgoing.append(_framed(header, encode(message)))
 
     def _header(self, call_id: int, client_id: bytes, retry_count: int) -> bytes:
         kind, operation = RpcKind.PROTOCOL_BUFFER, RpcOperation.FINAL_PACKET
         return encode(RequestHeader(kind, operation, call_id, client_id, retry_count))
 
     def _send(self, *parts: bytes) -> None:
-        frame = b"".join(delimited(part) for part in parts)
-        self._outgoing.append(len(frame).to_bytes(4, "big") + frame)
+        frame = _framed(*parts)
+        if self._layer is None:
+            self._outgoing.append(frame)
+            return
+        for at in range(0, len(frame), self._layer.plain_bytes):
+            token = self._layer.wrap(frame[at : at + self._layer.plain_bytes])
+            self._send_sasl(SaslMessage(state=SaslState.WRAP, token=token))
+
+
+def _framed(*parts: bytes) -> bytes:
+    content = b"".join(delimited(part) for part in parts)
+    return len(content).to_bytes(4, "big") + content
+
+
+def _signed(call_id: int) -> int:
+    return call_id - (1 << 32) if call_id >> 31 else call_id

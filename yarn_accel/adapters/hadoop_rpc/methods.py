@@ -9,6 +9,7 @@ container is not, because the second time is an error.
 # ruff: noqa: RUF009 - `enum` and `message` declare fields, as dataclasses.field does
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Generic, TypeVar
@@ -21,6 +22,7 @@ from yarn_accel.adapters.hadoop_rpc.protobuf import (
     int64,
     message,
     string,
+    uint64,
 )
 from yarn_accel.adapters.hadoop_rpc.records import (
     ApplicationId,
@@ -155,6 +157,16 @@ class GetClusterNodesResponse:
     """The nodes."""
 
     reports: tuple[NodeReport, ...] = message(1, NodeReport, repeated=True, name="nodeReports")
+
+
+@dataclass(frozen=True, slots=True)
+class GetClusterNodeAttributesRequest:
+    """Ask which attributes nodes have."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetClusterNodeAttributesResponse:
+    """They are passed over: that there is an answer is what counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,10 +444,70 @@ class MapAttributesResponse:
     """Done."""
 
 
+@dataclass(frozen=True, slots=True)
+class GetDelegationTokenRequest:
+    """Ask for a token that acts for the caller, renewed by a service that is named."""
+
+    renewer: str = string(1, "", required=True)
+
+
+@dataclass(frozen=True, slots=True)
+class GetDelegationTokenResponse:
+    """The token, its service empty; none where the server has no Kerberos."""
+
+    token: Token | None = message(1, Token)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelDelegationTokenRequest:
+    """End a token before its time."""
+
+    token: Token = message(1, Token, required=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelDelegationTokenResponse:
+    """No login takes it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenewDelegationTokenRequest:
+    """Prolong a token, as the renewer that it names."""
+
+    token: Token = message(1, Token, required=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RenewDelegationTokenResponse:
+    """When the token now ends, unless it is prolonged again; milliseconds since the epoch."""
+
+    expires_ms: int = uint64(1, 0, required=True, name="newExpiryTime")
+
+
+@dataclass(frozen=True, slots=True)
+class GetFileInfoRequest:
+    """Ask the active NameNode for a file."""
+
+    path: str = string(1, "", required=True, name="src")
+
+
+@dataclass(frozen=True, slots=True)
+class GetFileInfoResponse:
+    """The caller may look there; nobody needs the file's status here."""
+
+
 APPLICATION_CLIENT = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
 APPLICATION_MASTER = "org.apache.hadoop.yarn.api.ApplicationMasterProtocolPB"
 CONTAINER_MANAGEMENT = "org.apache.hadoop.yarn.api.ContainerManagementProtocolPB"
 ADMINISTRATION = "org.apache.hadoop.yarn.server.api.ResourceManagerAdministrationProtocolPB"
+NAMENODE_CLIENT = "org.apache.hadoop.hdfs.protocol.ClientProtocol"
+_RM_PRINCIPAL = "yarn.resourcemanager.principal"
+#: Protocol that takes Kerberos logins -> the configuration's key for the principal of its servers.
+SERVER_PRINCIPALS: Mapping[str, str] = {
+    APPLICATION_CLIENT: _RM_PRINCIPAL,
+    ADMINISTRATION: _RM_PRINCIPAL,
+    NAMENODE_CLIENT: "dfs.namenode.kerberos.principal",
+}
 Q = TypeVar("Q")
 A = TypeVar("A")
 
@@ -466,8 +538,33 @@ KILL_APPLICATION = Method(
 GET_CLUSTER_NODES = Method(
     APPLICATION_CLIENT, "getClusterNodes", GetClusterNodesRequest, GetClusterNodesResponse
 )
+GET_CLUSTER_NODE_ATTRIBUTES = Method(
+    APPLICATION_CLIENT,
+    "getClusterNodeAttributes",
+    GetClusterNodeAttributesRequest,
+    GetClusterNodeAttributesResponse,
+)
 GET_APPLICATIONS = Method(
     APPLICATION_CLIENT, "getApplications", GetApplicationsRequest, GetApplicationsResponse
+)
+GET_RM_DELEGATION_TOKEN = Method(
+    APPLICATION_CLIENT, "getDelegationToken", GetDelegationTokenRequest, GetDelegationTokenResponse
+)
+GET_HDFS_DELEGATION_TOKEN = Method(
+    NAMENODE_CLIENT, "getDelegationToken", GetDelegationTokenRequest, GetDelegationTokenResponse
+)
+GET_FILE_INFO = Method(NAMENODE_CLIENT, "getFileInfo", GetFileInfoRequest, GetFileInfoResponse)
+CANCEL_RM_DELEGATION_TOKEN = Method(
+    APPLICATION_CLIENT, "cancelDelegationToken", CancelDelegationTokenRequest, CancelDelegationTokenResponse
+)
+CANCEL_HDFS_DELEGATION_TOKEN = Method(
+    NAMENODE_CLIENT, "cancelDelegationToken", CancelDelegationTokenRequest, CancelDelegationTokenResponse
+)
+RENEW_RM_DELEGATION_TOKEN = Method(
+    APPLICATION_CLIENT, "renewDelegationToken", RenewDelegationTokenRequest, RenewDelegationTokenResponse
+)
+RENEW_HDFS_DELEGATION_TOKEN = Method(
+    NAMENODE_CLIENT, "renewDelegationToken", RenewDelegationTokenRequest, RenewDelegationTokenResponse
 )
 REGISTER = Method(
     APPLICATION_MASTER, "registerApplicationMaster", RegisterRequest, RegisterResponse

@@ -355,12 +355,17 @@ def pinned(
 
     Rack and any must be there, for the scheduler counts on every level, and are closed to it by
     `relax_locality` False. Give `n_containers` 0 to take them back.
+
+    Args:
+        label: of the host's partition; empty: the host is in none; None: the application's own label. Hadoop
+            takes it at `ANY_HOST` alone.
     """
+    places = ((host, True, None), (rack, False, None), (ANY_HOST, False, label))
     return tuple(
         ResourceRequest(
-            Priority(priority), place, capability, n_containers, relax, label, allocation_request_id
+            Priority(priority), place, capability, n_containers, relax, of_place, allocation_request_id
         )
-        for place, relax in ((host, True), (rack, False), (ANY_HOST, False))
+        for place, relax, of_place in places
     )
 
 

@@ -3,8 +3,11 @@
 ::
 
     AuthenticationError              the server does not accept the token or the user
-    └── UnsupportedLoginError        it wants a login that is not supported (Kerberos, privacy)
+    ├── UnsupportedLoginError        no login and no protection that both sides take
+    ├── KerberosError                a Kerberos login failed; `code` names the trouble
+    └── TokenEndedError              a delegation token is over; `code` says why
     UnavailableError                 transient
+    ├── KdcUnavailableError          no KDC answers
     ├── StandbyError                 this ResourceManager is not the active one
     ├── BusyError                    the server asks to try again
     └── ConnectionLostError          no answer; `was_sent`: the call may have been carried out
@@ -27,15 +30,45 @@ if TYPE_CHECKING:
     from yarn_accel.adapters.hadoop_rpc.methods import SerializedException
 
 LOGIN_CURE = (
-    "`yarn-accel` needs hadoop.security.authentication: simple and hadoop.rpc.protection: authentication; "
-    "Kerberos, integrity and privacy are not supported"
+    "the cluster wants Kerberos: let HADOOP_CONF_DIR name its own configuration, in which "
+    "hadoop.security.authentication is kerberos"
 )
 _MAX_CHARS = 2000
 _STACK = re.compile(r"\n\s+at |\nCaused by: ")
 
 
 class UnsupportedLoginError(AuthenticationError):
-    """The server requires Kerberos, privacy, or another mechanism that is not supported."""
+    """There is no login, or no protection, that both sides take."""
+
+
+class KerberosError(AuthenticationError):
+    """A Kerberos login failed.
+
+    Args:
+        code: a short stable word for the trouble, such as ``kerberos-no-ticket``.
+    """
+
+    def __init__(self, code: str, message: str, *, cure: str = "") -> None:
+        super().__init__(message, cure=cure)
+        self.code = code
+
+
+class TokenEndedError(AuthenticationError):
+    """A delegation token is over.
+
+    Args:
+        code: ``token-expired``, or ``token-cancelled``.
+    """
+
+    def __init__(self, code: str, message: str, *, cure: str = "") -> None:
+        super().__init__(message, cure=cure)
+        self.code = code
+
+
+class KdcUnavailableError(UnavailableError):
+    """No KDC answers; another server of the service would ask the same one."""
+
+    code = "kerberos-no-kdc"
 
 
 class StandbyError(UnavailableError):
@@ -103,7 +136,20 @@ _TRANSIENT: dict[str, type[UnavailableError]] = {
 }
 #: Hadoop has no class of its own for it; its clients look for these words, too.
 _ALREADY_REGISTERED = "Application Master is already registered"
-_LOGIN = {"InvalidToken", "SaslException"}
+_LOGIN = {"SaslException"}
+#: What a server says of a principal that it knows, and has no rights for -> the cure.
+_ACCOUNT_CURES = (
+    (
+        "is not allowed to impersonate",
+        "set hadoop.proxyuser.NAME.hosts and .groups for the caller, on the NameNode and the ResourceManager",
+    ),
+    (
+        "No rules applied to",
+        "the server's hadoop.security.auth_to_local has no rule for this principal's realm",
+    ),
+)
+_EXPIRED_CURE = "the token's longest life is over (7 days by default): start again"
+_CANCELLED_CURE = "the job or application that owned the token has ended, which cancels it"
 _LOGIN_IF_FATAL = {"AccessControlException", "AuthorizationException"}
 
 
@@ -129,11 +175,24 @@ def remote_error(exception_class: str, text: str, address: str, *, is_fatal: boo
         return _TRANSIENT[name](message)
     if name == "AccessControlException" and is_fatal and "SIMPLE authentication is not enabled" in reason:
         return UnsupportedLoginError(message, cure=LOGIN_CURE)
+    if name == "InvalidToken":
+        return _token_error(message)
+    for pattern, cure in _ACCOUNT_CURES:
+        if is_fatal and pattern in reason:
+            return KerberosError("kerberos-account", message, cure=cure)
     if name in _LOGIN or (is_fatal and name in _LOGIN_IF_FATAL):
         return AuthenticationError(message)
     if name == "InvalidApplicationMasterRequestException" and _ALREADY_REGISTERED in reason:
         return AlreadyRegisteredError(exception_class, message)
     return _REJECTIONS.get(name, RemoteCallError)(exception_class, message)
+
+
+def _token_error(message: str) -> AuthenticationError:
+    if "expired" in message or "expected renewal time" in message:
+        return TokenEndedError("token-expired", message, cure=_EXPIRED_CURE)
+    if "can't be found in cache" in message:
+        return TokenEndedError("token-cancelled", message, cure=_CANCELLED_CURE)
+    return AuthenticationError(message)
 
 
 def _simple(exception_class: str) -> str:

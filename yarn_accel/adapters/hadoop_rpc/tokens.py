@@ -10,8 +10,10 @@ an error message or in `repr`.
 # ruff: noqa: RUF009 - `enum` and `message` declare fields, as dataclasses.field does
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from yarn_accel.adapters.hadoop_rpc.protobuf import (
     binary,
@@ -21,6 +23,7 @@ from yarn_accel.adapters.hadoop_rpc.protobuf import (
 )
 from yarn_accel.client.writable import decode_number, encode_number, n_bytes_after
 from yarn_accel.errors import AuthenticationError, LocalProtocolError, RemoteProtocolError
+from yarn_accel.local_filesystem import LocalFiles, write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,23 @@ class StoredCredentials:
 
 
 AM_RM_KIND = "YARN_AM_RM_TOKEN"
+RM_DELEGATION_KIND = "RM_DELEGATION_TOKEN"
+HDFS_DELEGATION_KIND = "HDFS_DELEGATION_TOKEN"
+#: Names the token file of a container, or of a job.
+TOKEN_FILE_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 _MAGIC = b"HDTS"
 _WRITABLE, _PROTOBUF = 0, 1
 _MAX_FILE_BYTES = 16 << 20
 _MAX_ENTRIES = 10_000
 _MAX_FIELD_BYTES = 1 << 20
+#: The year 5000 or so.
+_MAX_MS = 10**14
+_MAX_IDENTIFIER_BYTES = 4096
+#: Begins the name of a token for a name service, which every client looks for by that.
+_NAME_SERVICE = "ha-hdfs:"
+#: One less than the largest number of 32 bits, which the native HDFS client does not take.
+_MAX_SEQUENCE = (1 << 31) - 2
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +107,56 @@ class TokenFile:
                 return token
         kinds = ", ".join(sorted({token.kind for token in self.tokens.values()})) or "none"
         raise AuthenticationError(f"the token file has no {kind} (kinds there: {kinds})")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOwner:
+    """The owner and the longest life of an HDFS delegation token, from its identifier.
+
+    Attributes:
+        principal: whom it acts for.
+        renewer: who may prolong it, again and again until `ends_s`.
+        issued_s: when it was given, in seconds since the epoch.
+        ends_s: when it ends for good.
+        real_user: who asked for it where that was another principal, a proxy; else empty.
+        sequence: its number at the NameNode that gave it.
+    """
+
+    principal: str
+    renewer: str
+    issued_s: float
+    ends_s: float
+    real_user: str = ""
+    sequence: int = 0
+
+
+def owner_of(token: Token) -> TokenOwner:
+    """Read the identifier of an HDFS delegation token, as `read_identifier`."""
+    if token.kind != HDFS_DELEGATION_KIND:
+        raise RemoteProtocolError(f"token: {token.kind[:80]!r} is no {HDFS_DELEGATION_KIND}")
+    return read_identifier(token.identifier)
+
+
+def read_identifier(identifier: bytes) -> TokenOwner:
+    """Read the identifier of an HDFS delegation token; whoever shows it may have made it up.
+
+    The native HDFS client ends the thread that reads a damaged one, so nothing is overlooked here.
+
+    Raises:
+        RemoteProtocolError: it is none, or damaged.
+    """
+    if len(identifier) > _MAX_IDENTIFIER_BYTES:
+        raise RemoteProtocolError(
+            f"token: an identifier of {len(identifier)} bytes, the limit is {_MAX_IDENTIFIER_BYTES}"
+        )
+    if identifier[:1] != b"\0":
+        raise RemoteProtocolError("token: its identifier has no version 0")
+    cursor = _Cursor(identifier, 1, "token")
+    owner, renewer, real_user = cursor.name(), cursor.name(), cursor.name()
+    issued_ms, ends_ms = cursor.count(_MAX_MS), cursor.count(_MAX_MS)
+    sequence, _key = cursor.count(_MAX_SEQUENCE), cursor.count(_MAX_SEQUENCE)
+    cursor.end()
+    return TokenOwner(owner, renewer, issued_ms / 1000, ends_ms / 1000, real_user, sequence)
 
 
 def read_token_file(data: bytes) -> TokenFile:
@@ -131,6 +196,80 @@ def write_token_file(content: TokenFile) -> bytes:
     return b"".join(parts)
 
 
+def with_newer_tokens(content: TokenFile, newer: TokenFile) -> TokenFile | None:
+    """The content with newer delegation tokens of the same owner; None: they are not newer.
+
+    A kind of token that the content does not have is left out, and so are secrets.
+
+    Raises:
+        AuthenticationError: one of both has no HDFS token, or they are of two owners.
+        RemoteProtocolError: a token is damaged.
+    """
+    ours, theirs = (owner_of(each.of_kind(HDFS_DELEGATION_KIND)) for each in (content, newer))
+    if theirs.principal != ours.principal:
+        raise AuthenticationError(f"a token of {theirs.principal[:200]!r}, ours are of {ours.principal!r}")
+    if theirs.issued_s <= ours.issued_s:
+        return None
+    had = {each.kind for each in content.tokens.values()}
+    given = {
+        alias: each
+        for alias, each in newer.tokens.items()
+        if each.kind in had and each.kind in (HDFS_DELEGATION_KIND, RM_DELEGATION_KIND)
+    }
+    kinds = {each.kind for each in given.values()}
+    kept = {alias: each for alias, each in content.tokens.items() if each.kind not in kinds}
+    return TokenFile({**kept, **given}, content.secrets)
+
+
+def under_name(tokens: Mapping[str, Token], service: str) -> dict[str, Token]:
+    """Tokens, the HDFS token also under the name of a service: the text of a URI's authority.
+
+    Hadoop names a token by the NameNode's IP address, and looks for it by that.  The native client looks for
+    the host and port as its URI has them.
+
+    Args:
+        service: ``host:port``; empty: nothing is added.
+    """
+    named = dict(tokens)
+    found = [each for each in tokens.values() if each.kind == HDFS_DELEGATION_KIND]
+    if service and len(found) == 1 and not found[0].service.startswith(_NAME_SERVICE):
+        named.setdefault(service, replace(found[0], service=service))
+    return named
+
+
+def replace_tokens(path: Path, newer: TokenFile) -> bool:
+    """Put newer delegation tokens into a token file by a rename; whether they are newer than its own.
+
+    Who logs in reads either file whole.  The new file is readable by its owner alone.
+
+    Raises:
+        OSError: the file cannot be read or written.
+        AuthenticationError: as `with_newer_tokens`.
+        RemoteProtocolError: the file or a token is damaged.
+    """
+    content = with_newer_tokens(read_token_file(path.read_bytes()), newer)
+    if content is not None:
+        _put(path, content)
+    return content is not None
+
+
+def name_tokens(path: Path, service: str) -> None:
+    """Put the HDFS token of a token file under the name of a service, too, see `under_name`.
+
+    Raises:
+        OSError: the file cannot be read or written.
+        RemoteProtocolError: the file is damaged.
+    """
+    content = read_token_file(path.read_bytes())
+    named = under_name(content.tokens, service)
+    if named != dict(content.tokens):
+        _put(path, TokenFile(named, content.secrets))
+
+
+def _put(path: Path, content: TokenFile) -> None:
+    write_whole(LocalFiles(follow_symlinks=True, mode=0o600), str(path), [write_token_file(content)])
+
+
 def _field(raw: bytes) -> bytes:
     if len(raw) > _MAX_FIELD_BYTES:
         raise LocalProtocolError(f"token file: a field of {len(raw)} bytes, the limit is {_MAX_FIELD_BYTES}")
@@ -140,15 +279,15 @@ def _field(raw: bytes) -> bytes:
 class _Cursor:
     """A position in a byte string that cannot leave it."""
 
-    def __init__(self, data: bytes, at: int) -> None:
-        self._data, self._at = data, at
+    def __init__(self, data: bytes, at: int, what: str = "token file") -> None:
+        self._data, self._at, self._what = data, at, what
 
     def count(self, limit: int) -> int:
         at = self._at
         first = self._take(1)
         value = decode_number(first + self._take(n_bytes_after(first[0])))
         if not 0 <= value <= limit:
-            raise RemoteProtocolError(f"token file: number at offset {at} is outside 0..{limit}")
+            raise RemoteProtocolError(f"{self._what}: number at offset {at} is outside 0..{limit}")
         return value
 
     def field(self) -> bytes:
@@ -157,11 +296,28 @@ class _Cursor:
     def text(self) -> str:
         return self.field().decode("utf-8", "replace")
 
+    def name(self) -> str:
+        """A text that is the name of somebody: it can be compared, and printed on one line."""
+        at = self._at
+        try:
+            name = self.field().decode("utf-8")
+        except UnicodeDecodeError:
+            raise RemoteProtocolError(f"{self._what}: the name at offset {at} is not UTF-8") from None
+        if _CONTROL.search(name):
+            raise RemoteProtocolError(f"{self._what}: the name at offset {at} has control characters")
+        return name
+
+    def end(self) -> None:
+        """Refuse bytes that nothing has asked for."""
+        left = len(self._data) - self._at
+        if left:
+            raise RemoteProtocolError(f"{self._what}: {left} bytes too many at offset {self._at}")
+
     def _take(self, n_bytes: int) -> bytes:
         left = len(self._data) - self._at
         if n_bytes > left:
             raise RemoteProtocolError(
-                f"token file: cut short at offset {self._at}: {n_bytes} bytes expected, {left} left"
+                f"{self._what}: cut short at offset {self._at}: {n_bytes} bytes expected, {left} left"
             )
         start, self._at = self._at, self._at + n_bytes
         return self._data[start : self._at]

@@ -3,9 +3,11 @@
 `RpcConnection` is one connection on asyncio: connect, log in, calls side by side, give up in time.
 
 `RpcService` calls a service that may run at several addresses and may be away for a while.  A server that is
-on standby or refuses the connection is passed over for the next address.  After a whole round without success
-the pause doubles, from `Patience.initial_backoff_s` to `Patience.max_backoff_s`, until `Patience.total_s` is
-over.  A call that had left when its connection broke is sent again only if its method may be repeated.
+on standby or refuses the connection is passed over for the next address.  One that hangs keeps its
+connections: after `RpcSettings.ask_others_after_s` without an answer the other addresses are asked, too.
+After a whole round without success the pause doubles, from `Patience.initial_backoff_s` to
+`Patience.max_backoff_s`, until `Patience.total_s` is over.  A call that had left when its connection broke is
+sent again only if its method may be repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from yarn_accel.adapters.hadoop_rpc.framing import (
     MAX_FRAME_BYTES,
@@ -27,13 +29,21 @@ from yarn_accel.adapters.hadoop_rpc.framing import (
     LoggedIn,
     RpcClientProtocol,
 )
+from yarn_accel.adapters.hadoop_rpc.kerberos import Kerberos, Security
 from yarn_accel.adapters.hadoop_rpc.methods import Method
 from yarn_accel.adapters.hadoop_rpc.protobuf import decode_delimited, encode
-from yarn_accel.adapters.hadoop_rpc.rpc_errors import BusyError, ConnectionLostError
+from yarn_accel.adapters.hadoop_rpc.rpc_errors import (
+    BusyError,
+    ConnectionLostError,
+    KdcUnavailableError,
+    RemoteCallError,
+)
 from yarn_accel.errors import AccelError, ConfigError, RemoteProtocolError, UnavailableError
 
 logger = logging.getLogger(__name__)
 _CHUNK_BYTES = 1 << 18
+#: Another server would not do better.
+_SAME_SERVER = (BusyError, KdcUnavailableError)
 Q = TypeVar("Q")
 A = TypeVar("A")
 
@@ -79,15 +89,21 @@ class RpcSettings:
 
     Attributes:
         login_timeout_s: until the connection is open and the login complete.
+        kdc_timeout_s: how much longer a login by Kerberos may take: a dead KDC is given up after 18 s.
         call_timeout_s: until the answer of one call; then the connection is given up.
+        ask_others_after_s: without the answer of a call the service's other addresses are asked, too.
         max_frame_bytes: a longer answer closes the connection.
         hosts: names that this machine cannot resolve itself -> address.
+        security: of the site.
     """
 
     login_timeout_s: float = 10.0
+    kdc_timeout_s: float = 50.0
     call_timeout_s: float = 60.0
+    ask_others_after_s: float = 10.0
     max_frame_bytes: int = MAX_FRAME_BYTES
     hosts: Mapping[str, str] = field(default_factory=dict)
+    security: Security = field(default_factory=Security)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +156,7 @@ class RpcService:
         self._at = 0
         self._connection: RpcConnection | None = None
         self._connecting = asyncio.Lock()
+        self._cancelled: set[asyncio.Task[Any]] = set()
 
     @property
     def address(self) -> Address:
@@ -169,14 +186,14 @@ class RpcService:
             connection: RpcConnection | None = None
             try:
                 connection = await self._connected()
-                return await connection.call(method, request, timeout_s)
+                return await self._answer(connection, method, request, timeout_s)
             except UnavailableError as error:
                 if isinstance(error, ConnectionLostError) and error.was_sent and not method.is_repeatable:
                     raise
                 await self._pass_over(connection, error)
                 reason = error
             n_failed += 1
-            if n_failed % len(self._addresses) and not isinstance(reason, BusyError):
+            if n_failed % len(self._addresses) and not isinstance(reason, _SAME_SERVER):
                 continue
             if self._clock() + pause_s > deadline_s:
                 raise reason
@@ -184,8 +201,75 @@ class RpcService:
             await self._sleep(pause_s)
             pause_s = min(2 * pause_s, self._patience.max_backoff_s)
 
+    async def _answer(
+        self, connection: RpcConnection, method: Method[Q, A], request: Q, timeout_s: float | None
+    ) -> A:
+        """The answer of the connected server, or of another one that is active while that one is silent."""
+        if len(self._addresses) == 1 or not method.is_repeatable:
+            return await connection.call(method, request, timeout_s)
+        first = asyncio.create_task(connection.call(method, request, timeout_s))
+        tasks = [first]
+        try:
+            while not (await asyncio.wait({first}, timeout=self._settings.ask_others_after_s))[0]:
+                other = asyncio.create_task(self._ask_others(connection, method, request, timeout_s))
+                tasks.append(other)
+                await asyncio.wait({first, other}, return_when=asyncio.FIRST_COMPLETED)
+                if other.done() and not isinstance(other.exception(), UnavailableError):
+                    await connection.close()
+                    return other.result()
+            return first.result()
+        finally:
+            # Nobody waits for their ends: before Python 3.12 `asyncio.wait_for` may lose a cancellation, and
+            # such a task goes on until its own time is over.
+            for task in tasks:
+                task.cancel()
+                self._cancelled.add(task)
+                task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._cancelled.discard(task)
+        if not task.cancelled():
+            task.exception()  # it counts no more
+
+    async def _ask_others(
+        self, silent: RpcConnection, method: Method[Q, A], request: Q, timeout_s: float | None
+    ) -> A:
+        """Call the other addresses; the one that answers takes the place of the silent one.
+
+        Raises:
+            UnavailableError: none of them is active.
+            RemoteCallError: the active one refuses.
+        """
+        here = self._at
+        for step in range(1, len(self._addresses)):
+            at = (here + step) % len(self._addresses)
+            opened: RpcConnection | None = None
+            is_active = False
+            try:
+                opened = await RpcConnection.open(
+                    self._addresses[at], self._protocol, self._identity(), self._settings
+                )
+                answer = await opened.call(method, request, timeout_s)
+                is_active = True
+                return answer
+            except RemoteCallError:
+                is_active = True
+                raise
+            except AccelError as error:
+                logger.info("%s: silent; at %s: %s", method.name, self._addresses[at], error)
+            finally:
+                is_wanted = asyncio.current_task() not in self._cancelled
+                if opened is not None and is_active and is_wanted and self._connection is silent:
+                    self._at, self._connection = at, opened
+                    logger.info("%s: %s is active now", method.name, self._addresses[at])
+                elif opened is not None:
+                    await opened.close()
+        raise UnavailableError(f"{method.name}: no other address of this service is active")
+
     async def close(self) -> None:
         """Close the connection; the next call opens a new one."""
+        for task in self._cancelled:
+            task.cancel()
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -201,7 +285,7 @@ class RpcService:
 
     async def _pass_over(self, connection: RpcConnection | None, error: UnavailableError) -> None:
         """The next call goes to the next address, unless another call has seen to that meanwhile."""
-        if isinstance(error, BusyError) or (connection is not None and connection is not self._connection):
+        if isinstance(error, _SAME_SERVER) or (connection is not None and connection is not self._connection):
             return
         self._at = (self._at + 1) % len(self._addresses)
         await self.close()
@@ -233,14 +317,19 @@ class RpcConnection:
             RemoteProtocolError: this is no Hadoop RPC server.
         """
         settings = RpcSettings() if settings is None else settings
-        framing = RpcClientProtocol(protocol, identity, str(address), settings.max_frame_bytes)
+        framing = RpcClientProtocol(
+            protocol, identity, str(address), settings.max_frame_bytes, security=settings.security
+        )
         connection = cls(address, framing, settings)
+        timeout_s = settings.login_timeout_s
+        if isinstance(identity, Kerberos):
+            timeout_s += settings.kdc_timeout_s
         try:
-            await asyncio.wait_for(connection._connect(), settings.login_timeout_s)
+            await asyncio.wait_for(connection._connect(), timeout_s)
         except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, UnicodeError) as error:
             await connection.close()
             # UnicodeError: a name that no resolver takes.
-            reason = str(error) or f"nothing within {settings.login_timeout_s:g} s"
+            reason = str(error) or f"nothing within {timeout_s:g} s"
             raise ConnectionLostError(f"no connection to {address}: {reason}", was_sent=False) from None
         except BaseException:
             await connection.close()
@@ -307,7 +396,8 @@ class RpcConnection:
             if not data:
                 raise ConnectionResetError("closed during the login")
             self._protocol.receive_data(data)
-            event = self._protocol.next_event()
+            next_event = self._protocol.next_event
+            event = await asyncio.to_thread(next_event) if self._protocol.is_blocking else next_event()
             self._writer.write(self._protocol.data_to_send())
         await self._writer.drain()
 

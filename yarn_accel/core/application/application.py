@@ -92,6 +92,7 @@ class Application:
             ev.SlotsRefused: self._slots_refused,
             ev.DrainRequested: self._drain_requested,
             ev.UndrainRequested: self._undrain_requested,
+            ev.ServersWanted: self._servers_wanted,
             ev.RebindRequested: lambda _: self._cluster.bindings.rebind(self._cluster.now_s),
             ev.StopRequested: self._stop_requested,
             ev.Unregistered: self._unregistered,
@@ -277,6 +278,7 @@ class Application:
             return
         old = instance.report
         silent_from_s = max(now_s, cluster.excused_s) + cluster.settings.silence_s
+        instance.used_s = now_s if _shows_use(old, event.gauges) else instance.used_s
         values = (event.endpoint, event.is_healthy, event.detail, event.gauges)
         new = instance.report = StatusReport(record.container.id, now_s, silent_from_s, *values)
         if not event.is_gone:
@@ -329,6 +331,7 @@ class Application:
         cluster.containers.begin(event.attempt)
         cluster.bindings.begin(event.attempt)
         if is_first:
+            cluster.wanted_s = cluster.now_s
             is_fresh = event.attempt <= 1 and not event.previous
             cluster.bind_from_s = cluster.now_s + (0.0 if is_fresh else cluster.settings.settle_s)
             cluster.bind_by_s = cluster.bind_from_s + (0.0 if is_fresh else cluster.settings.recall_s)
@@ -456,6 +459,12 @@ class Application:
         node = self._cluster.nodes.get(event.node)
         for instance in node.instances.values() if node is not None else ():
             instance.backoff.forgive()
+            instance.used_s = self._cluster.now_s  # Whoever brings a server back wants to see it.
+
+    def _servers_wanted(self, event: ev.ServersWanted) -> None:
+        cluster = self._cluster
+        cluster.wanted_s = max(cluster.wanted_s, cluster.now_s - max(event.age_s, 0.0))
+        cluster.dirty.update(dict.fromkeys(sorted(cluster.released)))
 
     def _touch(self, host: str, what: str) -> None:
         if host in self._cluster.nodes:
@@ -485,6 +494,11 @@ class Application:
         if not cluster.bindings.is_open:
             cluster.bind_by_s = max(cluster.bind_by_s, cluster.excused_s)
         cluster.note("", "stood still", f"for {event.for_s:.1f} s, in which nobody could be heard")
+
+
+def _shows_use(old: StatusReport | None, gauges: ev.ServerGauges) -> bool:
+    """Whether a server has a request, or has had one since its last report."""
+    return gauges.n_open > 0 or (old is not None and old.gauges.n_taken != gauges.n_taken)
 
 
 def _is_change(old: StatusReport | None, new: StatusReport, node: Node) -> bool:

@@ -77,6 +77,8 @@ class ClusterState:
 
     Attributes:
         drained: nodes on which an admin wants no server, known or not.
+        released: nodes whose server is given back, as nobody needs it; see `Settings.idle_release_s`.
+        wanted_s: when somebody last asked for servers; the start of the application counts.
         chosen: the nodes that get a container, by name of a role whose selector is CHOSEN.
         dirty: nodes to be reconciled at the end of this event.
         bind_from_s, bind_by_s: bindings are first made between these times, see `InitialBindings`.
@@ -102,6 +104,8 @@ class ClusterState:
         self.timers = Timers()
         self.nodes: dict[str, Node] = {}
         self.drained: set[str] = set()
+        self.released: set[str] = set()
+        self.wanted_s = -NEVER
         self.chosen: dict[str, frozenset[str]] = {}
         self.dirty: dict[str, None] = {}
         self.now_s = -NEVER
@@ -165,6 +169,10 @@ class ClusterState:
             return False
         return role.name not in self.chosen or node.host in self.chosen[role.name]
 
+    def lacks_server(self, host: str) -> bool:
+        """Whether the node is to have no server for now: an admin drained it, or nobody needs its server."""
+        return host in self.drained or host in self.released
+
     def server_instance(self, node: Node) -> RoleInstance | None:
         """The server role on the node; None: no role is a server."""
         return node.instances[self.roles.server.name] if self.roles.server is not None else None
@@ -222,7 +230,7 @@ def _check_instance(cluster: ClusterState, node: Node, instance: RoleInstance) -
         assert instance.request_id is None, f"{where}: asks for a node that is gone"
     elif not cluster.fits(node, instance.role) or cluster.life.stopping_s is not None:
         assert instance.request_id is None, f"{where}: asks for what is not wanted"
-    elif not (live or node.view.is_leaving or node.host in cluster.drained or instance.is_done):
+    elif not (live or node.view.is_leaving or cluster.lacks_server(node.host) or instance.is_done):
         is_waiting = instance.is_vacating() or instance.backoff.until_s > cluster.now_s
         assert is_waiting or instance.request_id is not None, f"{where}: nothing there and nothing asked"
     if instance.report is not None:

@@ -62,11 +62,13 @@ class ServerGauges:
         capacity: requests it can feed at a time; values outside 1..100000 are brought inside.
         n_open: requests it has taken and not yet answered.
         weight: its speed against other servers'; values above 0 are brought within 0.001..10**9, others to 1.
+        n_taken: requests it has ever taken; another number than before shows that it was used.
     """
 
     capacity: int = 1
     n_open: int = 0
     weight: float = 1.0
+    n_taken: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +228,14 @@ class UndrainRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ServersWanted:
+    """Somebody asked for servers `age_s` seconds ago: those that were released for want of work return."""
+
+    age_s: float
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RebindRequested:
     """An admin wants all bindings made anew."""
 
@@ -280,6 +290,7 @@ Event = (
     | SlotsRefused
     | DrainRequested
     | UndrainRequested
+    | ServersWanted
     | RebindRequested
     | StopRequested
     | Unregistered

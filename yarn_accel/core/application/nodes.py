@@ -146,6 +146,7 @@ class RoleInstance:
         first_asked_s, asked_s: when the request was sent, first and last.
         well_s, well_since_s: last and first healthy report of the container that is there.
         ending_s: since when its server is being drained; None: it is not drained.
+        used_s: when a report last showed that its server had a request.
         is_done: its program ended well, and the role wants no other one then.
     """
 
@@ -160,6 +161,7 @@ class RoleInstance:
     well_s: float = _LONG_AGO
     well_since_s: float | None = None
     ending_s: float | None = None
+    used_s: float = _LONG_AGO
     is_done: bool = False
 
     def live(self) -> Iterator[ContainerRecord]:

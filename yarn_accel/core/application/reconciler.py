@@ -10,6 +10,7 @@
                                                                   an accelerator, or without a server for a
                                                                   while
     usable, drained     server           RETAINED, ABSENT         NNode
+    usable, not needed  server           RETAINED, ABSENT         NNode
     leaving, or Stop    server           RETAINED, ABSENT         NNode; on Stop nothing
                         others           RETAINED until the server has ended, then ABSENT
                         chosen nodes     RETAINED while chosen; on Stop ABSENT
@@ -31,6 +32,7 @@ from yarn_accel.core.application.nodes import (
     serves,
 )
 from yarn_accel.core.binding.stacks import MAX_WEIGHT
+from yarn_accel.core.units import format_duration_s
 
 _MAX_CAPACITY = 100_000
 _LEAST_WEIGHT = 0.001
@@ -58,10 +60,14 @@ def _desired(
     """The desired state of a role on the node, and when it changes by itself."""
     role = instance.role
     is_stopping = cluster.life.stopping_s is not None
-    is_barred = is_stopping or view.is_leaving or (role.is_server and node.host in cluster.drained)
+    is_barred = is_stopping or view.is_leaving
+    next_s = NEVER
+    if role.is_server:
+        next_s = _release_if_idle(cluster, node, instance)
+        is_barred = is_barred or cluster.lacks_server(node.host)
     if view.is_usable and cluster.fits(node, role) and not is_barred:
         instance.ending_s = None
-        return DesiredState.RUNNING, NEVER
+        return DesiredState.RUNNING, next_s
     if next(instance.live(), None) is None:
         instance.ending_s = None
         return DesiredState.ABSENT, NEVER
@@ -72,6 +78,26 @@ def _desired(
     server = cluster.server_instance(node)
     is_needed = server is not None and bool(server.records) and role.fits(view.is_accelerator)
     return (DesiredState.RETAINED if is_needed else DesiredState.ABSENT), NEVER
+
+
+def _release_if_idle(cluster: ClusterState, node: Node, instance: RoleInstance) -> float:
+    """Release a server that nobody needs, or take it back; returns when it is to be released."""
+    host, idle_s = node.host, cluster.settings.idle_release_s
+    if idle_s <= 0 or host in cluster.drained or not cluster.fits(node, instance.role):
+        cluster.released.discard(host)
+        return NEVER
+    if host not in cluster.released and instance.well_since_s is None:
+        return NEVER  # It has not served yet: whoever waits for the start of the servers needs it.
+    release_s = max(cluster.wanted_s, instance.used_s, instance.well_since_s or 0.0) + idle_s
+    if cluster.now_s < release_s:
+        if host in cluster.released:
+            cluster.released.discard(host)
+            cluster.note(host, "server wanted again", "somebody asks for servers")
+        return release_s
+    if host not in cluster.released:
+        cluster.released.add(host)
+        cluster.note(host, "server released", f"nobody needed it for {format_duration_s(idle_s)}")
+    return NEVER
 
 
 def _drain_step(
@@ -116,7 +142,7 @@ def _without_server(cluster: ClusterState, node: Node, instance: RoleInstance | 
         cluster.bindings.set(node.host, None, now_s)
         return NEVER
     is_expected = instance is not None and cluster.fits(node, instance.role) and not view.is_leaving
-    if is_expected and node.host not in cluster.drained:
+    if is_expected and not cluster.lacks_server(node.host):
         node.down_s = since_s if since_s is not None else now_s
         guest_s = node.down_s + cluster.settings.guest_after_s
         if now_s < guest_s:
@@ -177,7 +203,7 @@ class InitialBindings:
         cluster = self._cluster
         node = cluster.nodes.get(host)
         instance = cluster.server_instance(node) if node is not None and node.is_usable else None
-        if instance is None or host in cluster.drained:
+        if instance is None or cluster.lacks_server(host):
             return False
         report = instance.report
         if report is not None and cluster.now_s < report.at_s + cluster.settings.silence_s / 2:

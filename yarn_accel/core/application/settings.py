@@ -139,6 +139,8 @@ class Settings:
         recovery_s: a node that complete reports lack is gone after so long, counted from the last
             registration or from the first of these reports: a restarted RM may not have it back yet.
         register_again_s: registering and unregistering are repeated after so long.
+        idle_release_s: a server that had no request for so long, while nobody asked for servers, gives its
+            container back; it returns when somebody asks. 0: servers stay.
         has_slots: whether slots are set at all.
         n_history: how many of the last events are kept for people.
     """
@@ -166,5 +168,6 @@ class Settings:
     slots_kept_s: float = 5.0
     recovery_s: float = 60.0
     register_again_s: float = 10.0
+    idle_release_s: float = 0.0
     has_slots: bool = True
     n_history: int = 500

@@ -89,7 +89,7 @@ def summarize(cluster: ClusterState) -> ClusterSummary:
 def _is_troubled(cluster: ClusterState, node: Node) -> bool:
     if node.view is None or not node.view.is_usable:
         return True
-    if not node.view.is_accelerator or node.is_serving or node.host in cluster.drained:
+    if not node.view.is_accelerator or node.is_serving or cluster.lacks_server(node.host):
         return False
     instance = cluster.server_instance(node)
     if instance is None or (instance.report is not None and not instance.report.is_healthy):
@@ -129,6 +129,7 @@ def _node_snapshot(cluster: ClusterState, node: Node, now_s: float) -> dict[str,
         "state": _state(node),
         "is_accelerator": view is not None and view.is_accelerator,
         "is_drained": node.host in cluster.drained,
+        "is_released": node.host in cluster.released,
         "kind": binding.kind.value if binding is not None else None,
         "bound": cluster.bindings.bound.get(node.host),
         "members": list(cluster.bindings.members.get(node.host, ())),
@@ -211,6 +212,8 @@ def _binding_line(cluster: ClusterState, node: Node) -> str:
 def _idle_reason(cluster: ClusterState, node: Node) -> str:
     if node.host in cluster.drained:
         return "drained"
+    if node.host in cluster.released:
+        return "released, nobody needed it"
     instance = cluster.server_instance(node)
     if instance is None:
         return "no server is to run there"
@@ -238,6 +241,9 @@ def _instance_line(cluster: ClusterState, node: Node, instance: RoleInstance) ->
         words.append(_lasting_text(cluster, instance))
     if instance.role.is_server and node.host in cluster.drained and not words:
         words.append("none, the node is drained")
+    elif instance.role.is_server and node.host in cluster.released and not words:
+        idle_s = format_duration_s(cluster.settings.idle_release_s)
+        words.append(f"none, nobody needed it for {idle_s}; it returns when a task asks for a server")
     elif instance.role.is_server:
         is_serving = serves(node, instance, cluster.now_s) is not None
         words.append("serves" if is_serving else reason_not_serving(node, instance, cluster.now_s))

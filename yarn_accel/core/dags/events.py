@@ -1,4 +1,4 @@
-"""What a policy for DAGs is informed of, beside the events of `yarn_accel.core.tasks.events`."""
+"""What a simulation of DAGs tells its policy: plain values, each with the time at which it held."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from yarn_accel.core.dags.model import Dag, DagId, DoneTask, Machine, PriorityClass
-from yarn_accel.core.tasks.events import Decide, ResourceLeft, TaskEnded, TaskStarted
+from yarn_accel.core.tasks.events import EndReason
+from yarn_accel.core.tasks.values import Form, ResourceId, TaskId
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class DagSubmitted:
     Attributes:
         now_s: its arrival; may be long ago.
         done: by their numbers, the tasks that an earlier master saw end, parents too.
-        is_paused: as by `DagPaused`.
+        is_paused: nothing of it starts.
     """
 
     dag_id: DagId
@@ -28,23 +29,6 @@ class DagSubmitted:
 
 
 @dataclass(frozen=True, slots=True)
-class DagCancelled:
-    """A DAG is no more; what runs of it ends soon."""
-
-    dag_id: DagId
-    now_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class DagPaused:
-    """From now on nothing of a DAG starts, or it goes on; what runs is left alone."""
-
-    dag_id: DagId
-    is_paused: bool
-    now_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class MachineJoined:
     """A machine is there from now on, idle."""
 
@@ -52,7 +36,39 @@ class MachineJoined:
     now_s: float
 
 
-DagEvent = (
-    DagSubmitted | DagCancelled | DagPaused | MachineJoined | ResourceLeft | TaskStarted | TaskEnded | Decide
-)
-"""`ResourceLeft` returns the machine's queue and its unfinished task to the pool."""
+@dataclass(frozen=True, slots=True)
+class ResourceLeft:
+    """A machine is gone: its queue and its unfinished task go back to the pool."""
+
+    resource: ResourceId
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    """A task runs from now on."""
+
+    task: TaskId
+    resource: ResourceId
+    form: Form
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnded:
+    """A task is done, or has to run again."""
+
+    task: TaskId
+    resource: ResourceId
+    reason: EndReason
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """All that happened by now was applied."""
+
+    now_s: float
+
+
+DagEvent = DagSubmitted | MachineJoined | ResourceLeft | TaskStarted | TaskEnded | Decide

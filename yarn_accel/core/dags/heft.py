@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from yarn_accel.core.dags.timeline import Row, Timeline
 Matrix = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class HeftSchedule:
     """The schedule of one DAG alone, by numbers of tasks and machines; seconds from its start.
 
@@ -36,7 +37,7 @@ class HeftSchedule:
     start_s: Row
     end_s: Row
 
-    @property
+    @cached_property
     def makespan_s(self) -> float:
         """M_own (S_org in the paper): the end of the last task."""
         return float(self.end_s.max())
@@ -69,13 +70,10 @@ def rank_order(dag: Dag, ranks: Sequence[float]) -> tuple[int, ...]:
 
     A task of no length and no transfer has its child's rank, so the rank alone may put a child first.
     """
-    depth = [0] * len(dag.tasks)
-    for number in dag.topological:
-        depth[number] = max((depth[parent] + 1 for parent, _ in dag.parents[number]), default=0)
     by_rank = sorted(range(len(ranks)), key=lambda number: (-ranks[number], number))
     if all(ranks[parent] > ranks[n] for n, each in enumerate(dag.parents) for parent, _ in each):
         return tuple(by_rank)
-    return tuple(sorted(by_rank, key=lambda number: (-ranks[number], depth[number], number)))
+    return tuple(sorted(by_rank, key=lambda number: (-ranks[number], dag.depths[number], number)))
 
 
 def ready_row(

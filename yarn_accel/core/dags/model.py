@@ -11,6 +11,7 @@ from typing import NamedTuple, NewType
 
 from yarn_accel.core.tasks.durations import DurationKind
 from yarn_accel.core.tasks.values import ResourceId, TaskId
+from yarn_accel.core.units import MAX_BYTES, MAX_SECONDS
 from yarn_accel.errors import ConfigError
 
 DagId = NewType("DagId", str)
@@ -71,8 +72,10 @@ class DagTask:
         if not given:
             raise ConfigError(f"task {self.task}: has no time; give runtime_s")
         for seconds in given:
-            if not 0 <= seconds < math.inf:
-                raise ConfigError(f"task {self.task}: expected seconds from 0, found {seconds!r}")
+            if not 0 <= seconds <= MAX_SECONDS:
+                raise ConfigError(
+                    f"task {self.task}: expected seconds from 0 to {MAX_SECONDS:g}, found {seconds!r}"
+                )
 
     def seconds_on(self, machine: Machine) -> float:
         """w of equation (HEFT): how long the task takes on this machine.
@@ -135,9 +138,9 @@ class Dag:
             if (edge.parent, edge.child) in known:
                 raise ConfigError(f"{place}: the edge {edge.parent} -> {edge.child} is given twice")
             known.add((edge.parent, edge.child))
-            if not 0 <= edge.n_bytes < math.inf:
+            if not 0 <= edge.n_bytes <= MAX_BYTES:
                 raise ConfigError(
-                    f"{place}: edge {edge.parent} -> {edge.child}: expected bytes from 0, "
+                    f"{place}: edge {edge.parent} -> {edge.child}: expected bytes from 0 to {MAX_BYTES}, "
                     f"found {edge.n_bytes!r}"
                 )
 
@@ -173,6 +176,14 @@ class Dag:
                 if not waits[child]:
                     order.append(child)
         return tuple(order)
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """Of each task the edges of the longest way to it from a task without parents."""
+        depths = [0] * len(self.tasks)
+        for number in self.topological:
+            depths[number] = max((depths[parent] + 1 for parent, _ in self.parents[number]), default=0)
+        return tuple(depths)
 
     def _cycle(self) -> list[str]:
         left = set(range(len(self.tasks))) - set(self.topological)
@@ -213,14 +224,12 @@ class SubmittedDag:
         dag: called like its application, so no two have one name; tasks whose seconds nobody knows have 1.
         kinds: of each task: those of one kind are learned together, under the application's name.
         arrival_s: in the time of events; may be long ago.
-        done: tasks that had ended by then, by their numbers, parents too.
     """
 
     dag: Dag
     terms: DagTerms
     kinds: tuple[DurationKind, ...]
     arrival_s: float = 0.0
-    done: Mapping[int, DoneTask] = field(default_factory=dict)
 
 
 class DagFacts(NamedTuple):

@@ -19,11 +19,17 @@ from yarn_accel.core.requests.records import ConnectionRecord, Failure, Needs, S
 
 
 class ConnectionOpened(NamedTuple):
-    """A connection proved the credential of a tenant."""
+    """A connection proved the credential of a tenant.
+
+    Attributes:
+        tenant: whose requests these are; the principal where the client handed over a user's tokens.
+        account: see `MachineSettings.tenant`; empty: the tenant is no principal.
+    """
 
     connection: ConnectionRecord
     tenant: str
     now_s: float
+    account: str = ""
 
 
 class ConnectionClosed(NamedTuple):

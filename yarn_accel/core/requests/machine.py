@@ -142,8 +142,9 @@ class RequestMachine:
         state = self._state
         tenant = state.tenants.get(event.tenant)
         if tenant is None:
-            settings = self._settings.tenant(event.tenant)
-            tenant = TenantRecord(event.tenant, settings, self._scheduler.tenant(event.tenant))
+            settings = self._settings.tenant(event.tenant, event.account)
+            queue = self._scheduler.tenant(event.tenant, settings.weight)
+            tenant = TenantRecord(event.tenant, settings, queue)
             tenant.queue.n_users += 1
             state.tenants[event.tenant] = tenant
         tenant.n_connections += 1

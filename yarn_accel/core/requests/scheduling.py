@@ -76,15 +76,14 @@ class Scheduler:
 
     # Changes
 
-    def tenant(self, name: str) -> TenantQueue:
-        """The queue of a tenant."""
+    def tenant(self, name: str, weight: float) -> TenantQueue:
+        """The queue of a tenant; the weight counts where it is new."""
         tenant = self._tenants.get(name)
         if tenant is None:
             if len(self._tenants) > _MAX_IDLE_TENANTS + len(self.waiting):
                 self._forget_tenants()
-            settings = self._settings
-            weight = settings.tenant(name).weight
-            tenant = self._tenants[name] = TenantQueue(name, weight, self._limits, settings.queue_bytes)
+            queue = TenantQueue(name, weight, self._limits, self._settings.queue_bytes)
+            tenant = self._tenants[name] = queue
         return tenant
 
     def start_at_once(self, entry: QueueEntry, now_s: float) -> Hashable | None:

@@ -47,6 +47,7 @@ class MachineSettings:
         priority_step_s: one step of priority counts as so many seconds of earlier arrival.
         lanes: by kind of device, batches that a worker computes at a time; one where none is named.
         tenants: by name; ``*`` is everybody not named.
+        users: of users whose own HDFS rights count, where no entry of `tenants` narrows them.
     """
 
     pool_bytes: int
@@ -65,7 +66,14 @@ class MachineSettings:
     priority_step_s: float = 10.0
     lanes: Mapping[str, int] = field(default_factory=dict)
     tenants: Mapping[str, TenantSettings] = field(default_factory=dict)
+    users: TenantSettings = _UNKNOWN
 
-    def tenant(self, name: str) -> TenantSettings:
-        """The settings of a tenant: its own, else those of ``*``, else weight 1 and no rights."""
-        return self.tenants.get(name) or self.tenants.get("*") or _UNKNOWN
+    def tenant(self, name: str, account: str = "") -> TenantSettings:
+        """The settings of a tenant: its own, else those of ``*``, else weight 1 and no rights.
+
+        Args:
+            account: of a user who is known by a principal, `name`, and whose own HDFS rights count: the short
+                name, which an entry may have too.
+        """
+        found = self.tenants.get(name) or (self.tenants.get(account) if account else None)
+        return found or self.tenants.get("*") or (self.users if account else _UNKNOWN)

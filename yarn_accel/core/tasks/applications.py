@@ -104,6 +104,7 @@ class AppDefinition:
         environment: more variables of its processes.
         files: name in the working folder of each attempt -> URI.
         dag: the terms of a DAG, whose tasks a policy plans ahead; None: it is none.
+        is_resumed: tasks may read what an earlier run left in `output`.
     """
 
     spec: AppSpec
@@ -116,6 +117,7 @@ class AppDefinition:
     environment: tuple[tuple[str, str], ...] = ()
     files: tuple[tuple[str, str], ...] = ()
     dag: DagTerms | None = None
+    is_resumed: bool = False
 
 
 def check_definition(app: AppDefinition) -> None:
@@ -234,7 +236,9 @@ def _check_files(app: AppDefinition) -> None:
             if folder is not None and uri.startswith(folder):
                 maker, _, file = uri[len(folder) :].partition("/")
                 task = by_name.get(TaskId(f"{app.spec.app}/{maker}"))
-                if task is None or file not in task.outputs or task.task not in each.predecessors:
+                is_left = task is None and app.is_resumed
+                is_made = task is not None and file in task.outputs and task.task in each.predecessors
+                if not (is_left or is_made):
                     raise ConfigError(
                         f"{each.task}: its input {name} is {uri[:500]}, which no predecessor of it makes"
                     )

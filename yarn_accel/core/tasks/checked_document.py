@@ -44,6 +44,10 @@ class CheckedObject:
             known = ", ".join(sorted(map(str, self._asked)))
             raise RemoteProtocolError(f"{self._place}: unknown key {unknown[0]!r}; known: {known}")
 
+    def is_equal_to(self, value: Any) -> bool:
+        """Whether all of it is as in another object, which was checked."""
+        return bool(self._values == value)
+
     def is_null(self, key: str) -> bool:
         """Whether it is null."""
         return self._value(key) is None

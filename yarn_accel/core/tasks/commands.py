@@ -1,17 +1,10 @@
-"""What a policy orders from a task service, and the protocol of policies.
-
-A service journals a command before it takes effect. It may be unable to carry one out, since the world moved
-on: then an event says what is.
-"""
+"""The orders of a policy, each with its reason. A service journals an order before it leaves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
-from yarn_accel.core.dags.model import DagFacts
-from yarn_accel.core.tasks.events import TaskEvent
 from yarn_accel.core.tasks.values import AppId, Form, ResourceId, TaskId
 
 
@@ -36,18 +29,26 @@ class EnqueueTask:
     """Put a task into a worker's queue at `position` (0 is next).
 
     Whenever something ends there, the first of the queue that fits starts, without a further order.
+
+    Attributes:
+        why: its reason, or what writes it: few of many orders are ever read.
     """
 
     task: TaskId
     resource: ResourceId
     form: Form
     position: int
-    reason: str
+    why: str | Callable[[], str]
+
+    @property
+    def reason(self) -> str:
+        """One line for its owner."""
+        return self.why if isinstance(self.why, str) else self.why()
 
 
 @dataclass(frozen=True, slots=True)
 class TakeBackTask:
-    """Take a queued task back. `TaskEnded` (taken-back) confirms; `TaskStarted` says it was too late."""
+    """Take a queued task back, unless its worker has started it."""
 
     task: TaskId
     resource: ResourceId
@@ -64,6 +65,8 @@ class EndTask:
 
 
 TaskCommand = StartTask | EnqueueTask | TakeBackTask | EndTask
+#: Those that give a task to a worker; a union would be made anew for each `isinstance`.
+PLACING = (StartTask, EnqueueTask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,33 +77,3 @@ class Candidate:
     keys: tuple[tuple[str, float], ...]
     predicted_delay: float | None
     excluded: str = ""
-
-
-class TaskPolicy(Protocol):
-    """Decides which task runs where and in which form. Live and simulated services drive the same object."""
-
-    def apply(self, event: TaskEvent) -> tuple[TaskCommand, ...]:
-        """Take one fact in; commands come from `Decide` alone, in the order to carry them out."""
-
-    def candidates(self, resource: ResourceId, form: Form) -> tuple[Candidate, ...]:
-        """What would be considered for a place in this form now, best first, each with its keys."""
-
-    def validate(self) -> None:
-        """Raise AssertionError where the state contradicts itself; for tests."""
-
-
-@runtime_checkable
-class PlanningPolicy(TaskPolicy, Protocol):
-    """A policy that plans DAGs, and takes nothing else."""
-
-    def facts(self, app: AppId) -> DagFacts | None:
-        """What it knows of a DAG that has not ended; None: there was no machine yet to plan it for."""
-
-    def own_makespan_s(self, app: AppId) -> float | None:
-        """M_own of a DAG whose last task has just ended, with what is known by now; None: nobody knows."""
-
-    def slowdowns(self) -> Mapping[str, float]:
-        """SD of each DAG that is planned, now."""
-
-    def explain(self, task: TaskId) -> str:
-        """Where a task that waits is planned, and why there; empty: nowhere."""

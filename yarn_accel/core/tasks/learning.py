@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from yarn_accel.core.late_binding_reports import SharedFigure
 from yarn_accel.core.tasks.contention import Profile, profile_of
 from yarn_accel.core.tasks.durations import DurationStore
 from yarn_accel.core.tasks.events import TaskMeasurement
@@ -61,26 +62,6 @@ class Belief:
     predicted_s: float | None
     happened_s: float | None
     mean_error: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class SharedFigure:
-    """What one node, or several together, measured of one form of a name.
-
-    Attributes:
-        n_measured: tasks in all; `n_nodes` nodes that ran them.
-        age_s: since the last of them was reported.
-    """
-
-    name: str
-    form: Form
-    accelerator: str
-    split_bytes: float
-    read_s: float
-    compute_s: float
-    n_measured: int
-    n_nodes: int = 1
-    age_s: float = 0.0
 
 
 def _window() -> deque[float]:
@@ -142,11 +123,19 @@ class FigureStore:
         #: Name -> form and kind of accelerator -> what others measured, and until when it is believed.
         self._others: dict[str, dict[_Kind, tuple[SharedFigure, float]]] = {}
         self._n_observed = 0
+        #: How often anything that is believed has changed, and the number of the last change of a name.
+        self.n_changes = 0
+        self._changed_at: dict[str, int] = {}
+        self._all_changed_at = 0
 
     @property
     def n_observed(self) -> int:
         """Measurements so far, durations too."""
         return self._n_observed + self.durations.n_observed
+
+    def version(self, name: str) -> int:
+        """Another number as soon as something else may be believed of a name."""
+        return self._changed_at.get(name, self._all_changed_at)
 
     def profile(self, spec: AppSpec, form: Form, accelerator: str) -> Profile | None:
         """What is believed of a form on a kind of node; None if it was neither declared nor measured."""
@@ -195,6 +184,7 @@ class FigureStore:
         measured = kinds.setdefault(_kind(form, accelerator), _Measured())
         self._own.add(spec.name)
         self._n_observed += 1
+        self._changed(spec.name)
         self._forget()
         read_s = measurement.read_s if measurement.read_bytes else 0.0
         (measured.alone_s if measurement.alone else measured.shared_s).append(read_s)
@@ -217,8 +207,9 @@ class FigureStore:
         names = set()
         for row in rows:
             kinds = self._others[row.name] = self._others.pop(row.name, {})
-            kinds[_kind(row.form, row.accelerator)] = row, until_s - row.age_s
+            kinds[_kind(Form(row.form), row.accelerator)] = row, until_s - row.age_s
             names.add(row.name)
+            self._changed(row.name)
         while len(self._others) > MAX_NAMES:
             del self._others[next(iter(self._others))]
         return frozenset(names)
@@ -227,6 +218,8 @@ class FigureStore:
         """Believe no more what others measured too long ago."""
         for name, kinds in list(self._others.items()):
             self._others[name] = {kind: each for kind, each in kinds.items() if each[1] > now_s}
+            if len(self._others[name]) < len(kinds):
+                self._changed(name)
             if not self._others[name]:
                 del self._others[name]
 
@@ -240,7 +233,7 @@ class FigureStore:
         return tuple(
             SharedFigure(
                 each.name,
-                each.form,
+                each.form.value,
                 each.accelerator,
                 each.split_bytes,
                 each.read_s,
@@ -331,7 +324,19 @@ class FigureStore:
         own = {name: kinds for name, kinds in self._measured.items() if name in self._own}
         self._measured = {name: kinds for name, kinds in others._measured.items() if name not in own} | own
         self.durations.take_over(document.get("durations", {}))
+        self._all_changed()
         self._forget()
+
+    def _changed(self, name: str) -> None:
+        self.n_changes += 1
+        self._changed_at[name] = self.n_changes
+        if len(self._changed_at) > 2 * MAX_NAMES:
+            self._all_changed()
+
+    def _all_changed(self) -> None:
+        self.n_changes += 1
+        self._all_changed_at = self.n_changes
+        self._changed_at.clear()
 
     def _forget(self) -> None:
         """Keep to the limit: the names that were measured longest ago go."""
@@ -339,6 +344,7 @@ class FigureStore:
             name = next(iter(self._measured))
             del self._measured[name]
             self._own.discard(name)
+            self._changed(name)
 
     def _load(self, name: str, entry: Any) -> None:
         if not isinstance(entry, Mapping) or not entry.keys() <= _KEYS:

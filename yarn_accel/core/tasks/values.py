@@ -21,6 +21,9 @@ class Form(Enum):
     CPU = "cpu"
     GPU = "gpu"
 
+    # Members are the same objects for ever; the hash of `Enum` costs as much as a whole look-up.
+    __hash__ = object.__hash__
+
 
 @dataclass(frozen=True, slots=True)
 class FormFigures:

@@ -212,22 +212,44 @@ def order_document(order: WorkerOrder) -> dict[str, Any]:
     }
 
 
-def parse_order(document: Any) -> WorkerOrder:
-    """Read an order.
+class OrderParser:
+    """Reads the orders of one master, one after the other.
 
-    Raises:
-        RemoteProtocolError: names the place.
+    Each order lists an attempt until it has ended. So what the order before had, value by value, is not read
+    again.
     """
-    top = _opened(document, "order")
-    order = WorkerOrder(
-        number=_order_number(top),
-        incarnation=top.text("incarnation", 16, _INCARNATION),
-        report_sequence=top.count("report_sequence", _MAX_COUNT),
-        attempts=tuple(parse_attempt(each) for each in top.objects("attempts", MAX_LISTED)),
-    )
-    top.close()
-    _no_doubles(top, (each.attempt for each in order.attempts))
-    return order
+
+    def __init__(self) -> None:
+        #: The attempts of the last order by their ids: as they came, and as they were read.
+        self._last: dict[AttemptId, tuple[Any, AttemptOrder]] = {}
+
+    def parse(self, document: Any) -> WorkerOrder:
+        """Read an order.
+
+        Raises:
+            RemoteProtocolError: names the place.
+        """
+        top = _opened(document, "order")
+        order = WorkerOrder(
+            number=_order_number(top),
+            incarnation=top.text("incarnation", 16, _INCARNATION),
+            report_sequence=top.count("report_sequence", _MAX_COUNT),
+            attempts=tuple(map(self._attempt, top.objects("attempts", MAX_LISTED))),
+        )
+        top.close()
+        _no_doubles(top, (each.attempt for each in order.attempts))
+        came = top.values("attempts", MAX_LISTED)
+        self._last = {each.attempt: (value, each) for value, each in zip(came, order.attempts, strict=True)}
+        return order
+
+    def _attempt(self, source: CheckedObject) -> AttemptOrder:
+        value, order = self._last.get(parse_attempt_id(source), (None, None))
+        return order if order is not None and source.is_equal_to(value) else parse_attempt(source)
+
+
+def parse_order(document: Any) -> WorkerOrder:
+    """Read one order, see `OrderParser.parse`."""
+    return OrderParser().parse(document)
 
 
 def report_document(report: WorkerReport) -> dict[str, Any]:

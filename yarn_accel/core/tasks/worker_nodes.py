@@ -4,19 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-#: The role of workers' containers; those of further sizes are called ``worker-SIZE``.
-WORKER_ROLE = "worker"
-
-
-def worker_name(role: str, node: str) -> str:
-    """What the worker of a role's container on a node is called; no host name has an underscore.
-
-    >>> worker_name("worker", "n1"), worker_name("worker-large", "n1")
-    ('n1', 'n1_large')
-    """
-    size = role.removeprefix(WORKER_ROLE).removeprefix("-")
-    return f"{node}_{size}" if size else node
-
 
 class WorkerNodes:
     """Chooses nodes for the workers of one size, and keeps to its choice.

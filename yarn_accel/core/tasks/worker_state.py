@@ -3,6 +3,10 @@
 An attempt waits, runs and ends; it is forgotten when the master has seen its end and lists it no more
 (`worker_messages` has the rules). An attempt is started at most once: the ids of those that were forgotten
 last are kept, and an attempt that is listed once more is refused.
+
+An attempt whose processes have ended occupies nothing while its output is written, so the next one starts
+meanwhile. Few attempts write so at a time: where the storage is slow, the others keep their places until one
+of these is over.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ STOP_GRACE_S = 5.0
 #: is not theirs.
 _STALL_S = 2.0
 _MAX_FORGOTTEN = 10_000
+#: Attempts that write their outputs while others have their places.
+_WRITING_PER_CORE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,14 @@ class OrderRefused:
     """There was no reply, or none that is an order."""
 
     problem: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessesEnded:
+    """Nothing of an attempt runs any more, and its output is being written; `RunEnded` follows."""
+
+    attempt: AttemptId
     now_s: float
 
 
@@ -102,7 +116,9 @@ class ClockTicked:
     now_s: float
 
 
-WorkerFact = OrderReceived | OrderRefused | RunEnded | AttemptProgress | MemoryMeasured | ClockTicked
+WorkerFact = (
+    OrderReceived | OrderRefused | ProcessesEnded | RunEnded | AttemptProgress | MemoryMeasured | ClockTicked
+)
 
 
 # ---- actions
@@ -147,6 +163,10 @@ class _HeldAttempt:
     phase: AttemptPhase
     since_s: float
     devices: tuple[int, ...] = ()
+    #: Its output is written.
+    have_processes_ended: bool = False
+    #: So it is, and the attempt occupies nothing.
+    is_writing: bool = False
     active_s: float = 0.0
     status: str = ""
     read_bytes: int = 0
@@ -187,8 +207,26 @@ class WorkerState:
 
     @property
     def running(self) -> tuple[AttemptId, ...]:
-        """The attempts that occupy something."""
+        """The attempts that have begun and not ended."""
         return tuple(id_ for id_, held in self._held.items() if held.phase is AttemptPhase.RUNNING)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no core is free."""
+        return not self._free().cores
+
+    @property
+    def order_number(self) -> OrderNumber | None:
+        """Of the last order that was taken."""
+        return self._number
+
+    def inputs(self) -> tuple[list[str], list[str]]:
+        """URIs of what attempts take: of those that wait, the next first, and of those that run."""
+        waiting, running = (
+            [uri for id_ in ids for _, uri in self._held[id_].order.inputs]
+            for ids in (self._queue, self.running)
+        )
+        return waiting, running
 
     def apply(self, fact: WorkerFact) -> tuple[WorkerAction, ...]:
         """Take one fact in; the actions are to be carried out in order."""
@@ -204,10 +242,15 @@ class WorkerState:
             return ()
         if isinstance(fact, RunEnded):
             self._end(held, _judged(held, fact.end), fact.now_s)
+            self._free_writing()
             starts = self._start_waiting(fact.now_s)
             # While more waits here, nobody waits for the news.
             is_urgent = fact.end.outcome is not AttemptOutcome.DONE or not self._queue
             return (*starts, SendReport(is_urgent))
+        if isinstance(fact, ProcessesEnded):
+            held.have_processes_ended = True
+            self._free_writing()
+            return tuple(self._start_waiting(fact.now_s))
         if isinstance(fact, AttemptProgress):
             held.status, held.read_bytes, held.active_s = fact.status, fact.read_bytes, fact.now_s
             return ()
@@ -255,7 +298,10 @@ class WorkerState:
             assert (held.end is not None) == (held.phase is AttemptPhase.ENDED)
             assert held.reported_in is None or held.reported_in <= self._sequence
             is_running = held.phase is AttemptPhase.RUNNING
-            assert len(held.devices) == (held.order.demand.gpus if is_running else 0)
+            assert is_running or not held.have_processes_ended
+            assert held.have_processes_ended or not held.is_writing
+            occupies = is_running and not held.is_writing
+            assert len(held.devices) == (held.order.demand.gpus if occupies else 0)
             assert self._held[held.order.attempt] is held
         assert not self._startable(), "something waits that could run"
 
@@ -282,8 +328,9 @@ class WorkerState:
                 if self._held[each.attempt].phase is AttemptPhase.QUEUED
             ]
             starts = self._start_waiting(now_s)
-            # The master learns of it soon, also where no end follows; of a short task of both at once.
-            actions += [*starts, SendReport(is_urgent=False)] if starts else []
+            # The master learns of it soon, also where no end follows; of a short task of both at once. Where
+            # nothing more can start, it learns of it with the next report, which comes in any case.
+            actions += [*starts, SendReport(is_urgent=False)] if starts and not self.is_full else starts
         else:
             actions = []
         self._problem = ""
@@ -381,8 +428,16 @@ class WorkerState:
             found.append(id_)
         return found
 
+    def _free_writing(self) -> None:
+        """Free the places of attempts that write their outputs, of those first that were ordered first."""
+        writing = [held for held in self._held.values() if held.have_processes_ended]
+        n_free = _WRITING_PER_CORE * self._capacity.cores - sum(held.is_writing for held in writing)
+        for held in [each for each in writing if not each.is_writing][: max(0, n_free)]:
+            held.is_writing, held.devices = True, ()
+
     def _free(self) -> _Free:
-        demands = [self._held[id_].order.demand for id_ in self.running]
+        running = [self._held[id_] for id_ in self.running]
+        demands = [held.order.demand for held in running if not held.is_writing]
         used = set(self._devices_in_use())
         return _Free(
             self._capacity.cores - sum(each.cores for each in demands),
@@ -394,7 +449,8 @@ class WorkerState:
         return [device for id_ in self.running for device in self._held[id_].devices]
 
     def _end(self, held: _HeldAttempt, end: AttemptEnd, now_s: float) -> None:
-        held.phase, held.since_s, held.end, held.devices = AttemptPhase.ENDED, now_s, end, ()
+        held.phase, held.since_s, held.end = AttemptPhase.ENDED, now_s, end
+        held.devices, held.have_processes_ended, held.is_writing = (), False, False
 
     def _stop(
         self, held: _HeldAttempt, outcome: AttemptOutcome, error: str, now_s: float

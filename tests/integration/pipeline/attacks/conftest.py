@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from tests.integration.pipeline import bad_operations
 from tests.integration.pipeline.attackers import RawClient, assert_serves, footprint, settled
 from tests.integration.pipeline.conftest import MASTER, ServerProcess
 from yarn_accel.wire.credential import issue
@@ -17,27 +18,18 @@ def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("attacked")
     (folder / "alice").mkdir()
     (folder / "alice2").mkdir()
-    process = ServerProcess(
-        folder / "server",
-        "w1",
-        unix_path=str(folder / "socket"),
-        workers=2,
-        stall_timeout_s=3.0,
-        handshake_timeout_s=3.0,
-        pool_bytes=256 * MIB,
-        queue_bytes=64 * MIB,
-        max_request_bytes=32 * MIB,
-        max_shared_memory_bytes=8 * MIB,
-        extra_operations=["tests.integration.pipeline.bad_operations:OPERATIONS"],
-        calibrate=False,
-        tenants={
-            "alice": {
-                "read_prefixes": [f"file://{folder}/alice/"],
-                "write_prefixes": [f"file://{folder}/alice/out/"],
-            },
-            "bob": {"read_prefixes": [f"file://{folder}/bob/"]},
-        },
-    )
+    of_alice = f"file://{folder}/alice/"
+    tenants = {"alice": {"read_prefixes": [of_alice], "write_prefixes": [f"{of_alice}out/"]}}
+    tenants["bob"] = {"read_prefixes": [f"file://{folder}/bob/"]}
+    sizes = {"pool_bytes": 256 * MIB, "queue_bytes": 64 * MIB, "max_request_bytes": 32 * MIB}
+    options = {
+        **sizes,
+        "max_shared_memory_bytes": 8 * MIB,
+        "stall_timeout_s": 3.0,
+        "handshake_timeout_s": 3.0,
+    }
+    options |= {"workers": 2, "unix_path": str(folder / "socket"), "extra_operations": [bad_operations.PATH]}
+    process = ServerProcess(folder / "server", "w1", tenants=tenants, **options)
     try:
         process.wait_ready()
         process.data = folder

@@ -10,14 +10,7 @@ import pytest
 from tests.examples import examples
 from tests.integration.pipeline.attackers import Mutator, bombard, footprint, read_to_the_end, settled
 from yarn_accel.errors import AccelError
-from yarn_accel.wire import (
-    ClientConnection,
-    Closed,
-    Failed,
-    Goodbye,
-    Request,
-    TensorSpec,
-)
+from yarn_accel.wire import ClientConnection, Closed, Failed, Goodbye, Request, TensorSpec
 
 MIB = 1 << 20
 N_FRAMES = int(os.environ.get("YARN_ACCEL_ATTACK_FRAMES", examples(10400)))
@@ -115,11 +108,7 @@ def test_parameters_nested_too_deep(raw, depth):
 
 @pytest.mark.parametrize(
     "spec",
-    [
-        TensorSpec("|u1", (33 * MIB,)),
-        TensorSpec("<f8", (1 << 40,)),
-        TensorSpec("<f8", (1 << 20, 1 << 15)),
-    ],
+    [TensorSpec("|u1", (33 * MIB,)), TensorSpec("<f8", (1 << 40,)), TensorSpec("<f8", (1 << 20, 1 << 15))],
 )
 def test_more_than_the_server_takes_is_said_before_it_comes(raw, spec):
     client = raw()

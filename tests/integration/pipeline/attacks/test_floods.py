@@ -7,16 +7,13 @@ import time
 import pytest
 
 from tests.integration.pipeline.attackers import assert_serves, footprint, read_to_the_end, statistics
-from yarn_accel.wire import (
-    Busy,
-    Ping,
-    Request,
-    Result,
-    StatsRequest,
-    TensorSpec,
-)
+from yarn_accel.wire import Busy, Ping, Request, Result, StatsRequest, TensorSpec
 
 MIB = 1 << 20
+
+
+def request(client, operation, *specs):
+    return Request(client.new_id(), f"{operation}{client.next_id}", operation, {}, specs)
 
 
 @pytest.mark.parametrize(
@@ -24,11 +21,8 @@ MIB = 1 << 20
     [
         lambda client: client.frame(Ping(1)),
         lambda client: client.frame(StatsRequest(client.new_id())),
-        lambda client: client.frame(
-            Request(client.new_id(), f"f{client.next_id}", "echo", {}, (TensorSpec("|u1", (65536,)),)),
-            [bytes(65536)],
-        ),
-        lambda client: client.frame(Request(client.new_id(), f"n{client.next_id}", "nonsense", {}, ())),
+        lambda client: client.frame(request(client, "echo", TensorSpec("|u1", (65536,))), [bytes(65536)]),
+        lambda client: client.frame(request(client, "nonsense")),
     ],
     ids=["pings", "statistics", "echoes", "nonsense"],
 )
@@ -71,12 +65,8 @@ def test_answers_of_a_connection_beyond_its_window(raw):
 
 def test_another_protocol(server, alice):
     broken = statistics(server, alice)["broken"]
-    for text in (
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
-        bytes(64),
-        b"SSH-2.0-x\r\n",
-    ):
+    hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"
+    for text in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", hello, bytes(64), b"SSH-2.0-x\r\n"):
         with socket.create_connection((server.endpoint.host, server.endpoint.port)) as sock:
             sock.settimeout(60)
             sock.sendall(text)

@@ -10,13 +10,7 @@ from tests.integration.pipeline.attackers import read_to_the_end, statistics
 from tests.integration.pipeline.conftest import MASTER
 from yarn_accel.client.client import Client
 from yarn_accel.errors import AccelError, AuthenticationError
-from yarn_accel.wire import (
-    ClientConnection,
-    Goodbye,
-    Ping,
-    Request,
-    TensorSpec,
-)
+from yarn_accel.wire import ClientConnection, Goodbye, Ping, Request, TensorSpec
 from yarn_accel.wire.credential import Credential, issue
 
 SPEC = TensorSpec("|u1", (1_000_000,))
@@ -29,12 +23,7 @@ def test_wrong_secret_forged_tenant_and_expired(server, alice, unharmed):
     longer = Credential("alice", alice.expires_s + 10**6, "k1", alice.key)
     expired = issue(MASTER, "alice", int(time.time()) - 5, "k1")
     before = statistics(server, alice)["refused"]
-    for wrong, text in (
-        (stolen, "not know"),
-        (forged, "not know"),
-        (longer, "not know"),
-        (expired, "expired"),
-    ):
+    for wrong, text in (*((each, "not know") for each in (stolen, forged, longer)), (expired, "expired")):
         with pytest.raises(AuthenticationError, match=text), Client(server.endpoint, wrong):
             pass
     # Three saw by themselves that the server's proof is wrong; the last one is notified before it is counted.
@@ -55,11 +44,8 @@ def test_a_replayed_handshake(server, alice):
                 sock.sendall(part)
             connection.receive_data(sock.recv(65536))
             connection.next_event()
-        sent.append(
-            b"".join(
-                bytes(p) for p in connection.send(Request(1, "stolen", "echo", {}, (MATRIX,)), [bytes(128)])
-            )
-        )
+        request = connection.send(Request(1, "stolen", "echo", {}, (MATRIX,)), [bytes(128)])
+        sent.append(b"".join(bytes(part) for part in request))
     assert len(sent) == 3
     done = statistics(server, alice)["done"]
     with socket.create_connection((server.endpoint.host, server.endpoint.port)) as sock:

@@ -1,6 +1,7 @@
 """Shared memory in the wrong hands: sealed, bounded, its connection's alone, and never trusted."""
 
 import collections
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -12,12 +13,7 @@ import threading
 import numpy as np
 import pytest
 
-from tests.integration.pipeline.attackers import (
-    assert_serves,
-    footprint,
-    settled,
-    statistics,
-)
+from tests.integration.pipeline.attackers import assert_serves, footprint, settled, statistics
 from yarn_accel.wire import (
     Busy,
     Closed,
@@ -41,18 +37,38 @@ def lender(raw):
     return lambda credential=None: raw(credential, unix=True, lending=True)
 
 
-def echo_at(client, segment, offset, n_bytes=4096, **options):
-    spec = TensorSpec("|u1", (n_bytes,))
-    number = client.new_id()
-    return Request(
-        number,
-        f"e{id(client)}-{number}",
-        "echo",
-        {},
-        (spec,),
-        placement=Placement(segment, (offset,)),
-        **options,
-    )
+def echo_at(client, segment, offset, n_bytes=4096):
+    number, spec = client.new_id(), TensorSpec("|u1", (n_bytes,))
+    place = Placement(segment, (offset,))
+    return Request(number, f"e{id(client)}-{number}", "echo", {}, (spec,), placement=place)
+
+
+@contextlib.contextmanager
+def written_all_the_time(fd, n_bytes, write):
+    """Something writes into shared memory as long as the block runs."""
+    stop = threading.Event()
+    with mmap.mmap(fd, n_bytes) as shared:
+
+        def scribble():
+            while not stop.is_set():
+                write(shared)
+
+        thread = threading.Thread(target=scribble)
+        thread.start()
+        try:
+            yield shared
+        finally:
+            stop.set()
+            thread.join()
+    os.close(fd)
+
+
+def event_of(client, request):
+    """The answer; descriptors that come with it are closed."""
+    event = client.answer(request)
+    while client.fds:
+        os.close(client.fds.pop())
+    return event
 
 
 def test_a_granted_memfd_cannot_be_shrunk_grown_or_unsealed(lender):
@@ -84,108 +100,66 @@ def libc_fallocate(fd, n_bytes):
 
 def test_memory_written_while_it_is_computed_on(server, alice, lender):
     """Nonsense in, nonsense or an error out; what others get is right."""
-    client = lender()
-    n = 400
+    client, rng, n = lender(), np.random.default_rng(1), 400
     segment, fd, n_bytes = client.lend(n * n * 8)
-    stop = threading.Event()
-    with mmap.mmap(fd, n_bytes) as shared:
 
-        def scribble():
-            rng = np.random.default_rng(1)
-            while not stop.is_set():
-                at = 8 * int(rng.integers(0, n * n))
-                shared[at : at + 8] = rng.bytes(8)
+    def write(shared):
+        at = 8 * int(rng.integers(0, n * n))
+        shared[at : at + 8] = rng.bytes(8)
 
-        thread = threading.Thread(target=scribble)
-        thread.start()
-        try:
-            n_answers = 0
-            for operation in ("lu", "qr", "cholesky", "echo") * 5:
-                number = client.new_id()
-                placement = Placement(segment, (0,))
-                spec = TensorSpec("<f8", (n, n), "F")
-                request = Request(number, f"w{number}", operation, {}, (spec,), placement=placement)
-                event = client.answer(request)
-                assert isinstance(event, Result | Failed | Busy), event
-                while client.fds:
-                    os.close(client.fds.pop())
-                n_answers += 1
-                if number % 4 == 0:
-                    assert_serves(server, alice)
-        finally:
-            stop.set()
-            thread.join()
-    os.close(fd)
-    assert n_answers == 20
+    with written_all_the_time(fd, n_bytes, write):
+        for turn, operation in enumerate(("lu", "qr", "cholesky", "echo") * 5):
+            number, spec = client.new_id(), TensorSpec("<f8", (n, n), "F")
+            place = Placement(segment, (0,))
+            event = event_of(client, Request(number, f"w{number}", operation, {}, (spec,), placement=place))
+            assert isinstance(event, Result | Failed | Busy), event
+            if turn % 4 == 0:
+                assert_serves(server, alice)
 
 
 def test_indices_changed_between_their_check_and_their_use(server, operator, lender):
     """Pivots that are checked must be those that are used, or rows far outside of the matrix are swapped."""
-    client = lender()
-    n = 64
+    client, n, seen = lender(), 64, collections.Counter()
     specs = (TensorSpec("<f8", (n, n), "F"), TensorSpec("<i4", (n,)), TensorSpec("<f8", (n,)))
     offsets = (0, n * n * 8, n * n * 8 + 4096)
     segment, fd, n_bytes = client.lend(64 * 1024)
     # A worker that has not started yet has the pid 0.
     workers = {each["pid"] for each in statistics(server, operator)["workers"]} - {0}
-    stop = threading.Event()
-    with mmap.mmap(fd, n_bytes) as shared:
+    good, bad = np.arange(n, dtype="<i4").tobytes(), np.full(n, 1 << 28, dtype="<i4").tobytes()
+
+    def write(shared):
+        for content in (good, bad, good):
+            shared[offsets[1] : offsets[1] + n * 4] = content
+
+    with written_all_the_time(fd, n_bytes, write) as shared:
         shared[: n * n * 8] = np.eye(n).tobytes()
-
-        def scribble():
-            good = np.arange(n, dtype="<i4").tobytes()
-            bad = np.full(n, 1 << 28, dtype="<i4").tobytes()
-            while not stop.is_set():
-                for content in (good, bad, good):
-                    shared[offsets[1] : offsets[1] + n * 4] = content
-
-        thread = threading.Thread(target=scribble)
-        thread.start()
-        try:
-            seen = collections.Counter()
-            for _ in range(300):
-                number = client.new_id()
-                request = Request(
-                    number, f"p{number}", "solve", {}, specs, placement=Placement(segment, offsets)
-                )
-                event = client.answer(request)
-                while client.fds:
-                    os.close(client.fds.pop())
-                seen[type(event).__name__, getattr(event, "code", "")] += 1
-                assert isinstance(event, Result) or getattr(event, "code", "") == "bad-pivot", event
-        finally:
-            stop.set()
-            thread.join()
-    os.close(fd)
+        for _ in range(300):
+            number, place = client.new_id(), Placement(segment, offsets)
+            event = event_of(client, Request(number, f"p{number}", "solve", {}, specs, placement=place))
+            seen[type(event).__name__, getattr(event, "code", "")] += 1
+            assert isinstance(event, Result) or getattr(event, "code", "") == "bad-pivot", event
     print(dict(seen))
     assert len(seen) == 2, "it was changed in between at least once"
     assert workers <= {each["pid"] for each in statistics(server, operator)["workers"]}, "a worker was lost"
 
 
 @pytest.mark.parametrize(
-    ("where", "n_bytes"),
+    ("offset_of", "n_bytes"),
     [
-        ("end", 4096),
-        ("last line", 128),
-        ("behind", 4096),
-        ("far", 4096),
-        ("largest", 4096),
-        ("zero", 16 * MIB),
+        (lambda size: size, 4096),
+        (lambda size: size - 64, 128),
+        (lambda size: size + 64, 4096),
+        (lambda size: 1 << 40, 4096),
+        (lambda size: (1 << 53) - 64, 4096),
+        (lambda size: 0, 16 * MIB),
     ],
+    ids=["end", "last line", "behind", "far", "largest", "zero"],
 )
-def test_placements_outside_of_the_segment(lender, where, n_bytes):
+def test_placements_outside_of_the_segment(lender, offset_of, n_bytes):
     client = lender()
     segment, fd, size = client.lend(MIB)
     os.close(fd)
-    offsets = {
-        "end": size,
-        "last line": size - 64,
-        "behind": size + 64,
-        "far": 1 << 40,
-        "largest": (1 << 53) - 64,
-        "zero": 0,
-    }
-    event = client.answer(echo_at(client, segment, offsets[where], n_bytes))
+    event = client.answer(echo_at(client, segment, offset_of(size), n_bytes))
     assert isinstance(event, Failed | Goodbye), event
     assert isinstance(event, Goodbye) or event.kind == "rejected"
 
@@ -253,14 +227,9 @@ def test_one_segment_for_two_requests_at_once(lender):
     client = lender()
     segment, fd, _ = client.lend(MIB)
     os.close(fd)
-    slow = Request(
-        client.new_id(),
-        f"slow{id(client)}",
-        "bad-slow",
-        {"seconds": 2.0},
-        (TensorSpec("|u1", (4096,)),),
-        placement=Placement(segment, (0,)),
-    )
+    place, spec = Placement(segment, (0,)), TensorSpec("|u1", (4096,))
+    number = client.new_id()
+    slow = Request(number, f"slow{id(client)}", "bad-slow", {"seconds": 2.0}, (spec,), placement=place)
     # In one piece, so that the second is read while the first is computed.
     client.push(client.frame(slow) + client.frame(echo_at(client, segment, 0)))
     second = client.event()

@@ -9,11 +9,7 @@ from tests.integration.pipeline.attackers import RawClient, statistics
 from yarn_accel.client.calls import Call, Reference, Tensor
 from yarn_accel.client.client import Client
 from yarn_accel.errors import RejectedError, StorageError
-from yarn_accel.wire import (
-    Ping,
-    Pong,
-    TensorSpec,
-)
+from yarn_accel.wire import Ping, Pong, TensorSpec
 
 
 def test_another_tenants_key_gives_nothing_away(server, alice, bob):

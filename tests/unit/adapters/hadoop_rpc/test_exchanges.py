@@ -1,31 +1,22 @@
 """Exchanges recorded from real daemons: played again, cut anywhere, and damaged in 20,000 ways."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.adapters.hadoop_rpc.exchanges import Exchange, drain, exchanges
+from tests.unit.adapters.hadoop_rpc.exchanges import drain, exchanges, mutated, recorded_logins
 from tests.unit.adapters.hadoop_rpc.fake_hadoop import METHODS
-from yarn_accel.adapters.hadoop_rpc import NotRegisteredError
-from yarn_accel.adapters.hadoop_rpc.framing import (
-    CallAnswered,
-    CallFailed,
-    LoggedIn,
-    ResponseHeader,
-    RpcClientProtocol,
-    User,
-)
+from yarn_accel.adapters.hadoop_rpc import NotRegisteredError, framing, methods
 from yarn_accel.adapters.hadoop_rpc.protobuf import decode_delimited, delimited, encode
 from yarn_accel.adapters.hadoop_rpc.records import ContainerState, ExitStatus, NodeState
 from yarn_accel.adapters.hadoop_rpc.rpc_errors import ApplicationGoneError
+from yarn_accel.adapters.hadoop_rpc.sasl import Protection
+from yarn_accel.adapters.hadoop_rpc.tokens import owner_of
 from yarn_accel.errors import AccelError, AuthenticationError
 
 RECORDED = exchanges()
@@ -35,12 +26,10 @@ N_WATCHED = 2_000  # watching every allocation takes most of the time
 ANSWERS = {name: each.answer for name, each in METHODS.items()}
 
 
-def play(exchange: Exchange) -> tuple[bytes, list[tuple[str, Any]]]:
-    """Make the same calls; all that was sent, and (method, answer or error) in order."""
-    client, calls = exchange.client(), iter(exchange.calls())
-    events: list[Any] = client.begin()
-    sent = b""
-    for who, data in exchange.turns:
+def played(client, turns, calls):
+    """Take what was received and make the calls; all events, and what is sent beside what was."""
+    calls, events, sent = iter(calls), client.begin(), []
+    for who, data in turns:
         if who == "received":
             client.receive_data(data)
             events += drain(client)
@@ -50,12 +39,21 @@ def play(exchange: Exchange) -> tuple[bytes, list[tuple[str, Any]]]:
             name, request = next(calls)
             client.call(name, encode(request))
             waiting = client.data_to_send()
-        sent += waiting
-    answers = [event for event in events if not isinstance(event, LoggedIn)]
+        sent.append((waiting, data))
+    return events, sent
+
+
+def play(exchange):
+    """Make the same calls; all that was sent, and (method, answer or error) in order."""
+    events, turns = played(exchange.client(), exchange.turns, exchange.calls())
+    sent = b"".join(waiting for waiting, _ in turns)
+    answers = [event for event in events if not isinstance(event, framing.LoggedIn)]
     return sent, [
         (
             name,
-            each.error if isinstance(each, CallFailed) else decode_delimited(ANSWERS[name], each.content)[0],
+            each.error
+            if isinstance(each, framing.CallFailed)
+            else decode_delimited(ANSWERS[name], each.content)[0],
         )
         for (name, _), each in zip(exchange.calls(), answers, strict=True)
     ]
@@ -64,12 +62,12 @@ def play(exchange: Exchange) -> tuple[bytes, list[tuple[str, Any]]]:
 @pytest.mark.parametrize(
     "exchange", [CLIENT, ADMIN, MASTER, NODE], ids=lambda each: each.protocol.split(".")[-1]
 )
-def test_the_same_bytes_go_out_again(exchange: Exchange) -> None:
+def test_the_same_bytes_go_out_again(exchange):
     sent, _ = play(exchange)
     assert sent == exchange.sent
 
 
-def test_what_the_resource_manager_said() -> None:
+def test_what_the_resource_manager_said():
     _, outcome = play(CLIENT)
     answers = dict(reversed(outcome))
     assert answers["getNewApplication"].maximum.other == {"acct/slot": 2}
@@ -87,7 +85,7 @@ def test_what_the_resource_manager_said() -> None:
     assert outcome[-1][1].reports[0].name == "recorded"
 
 
-def test_what_the_master_received() -> None:
+def test_what_the_master_received():
     _, outcome = play(MASTER)
     assert isinstance(outcome[0][1], NotRegisteredError)
     registered = outcome[1][1]
@@ -103,7 +101,7 @@ def test_what_the_master_received() -> None:
     assert outcome[-1][1].is_unregistered
 
 
-def test_what_the_node_said() -> None:
+def test_what_the_node_said():
     _, outcome = play(NODE)
     (first, again, statuses, stopped) = [answer for _, answer in outcome]
     assert len(first.succeeded) == 1
@@ -114,7 +112,7 @@ def test_what_the_node_said() -> None:
     assert stopped.succeeded == first.succeeded
 
 
-def test_a_wrong_password_is_refused() -> None:
+def test_a_wrong_password_is_refused():
     client = WRONG.client()
     client.begin()
     client.receive_data(WRONG.received)
@@ -122,16 +120,50 @@ def test_a_wrong_password_is_refused() -> None:
         drain(client)
 
 
+LOGINS = recorded_logins()
+
+
+@pytest.mark.parametrize(
+    "recorded", LOGINS, ids=lambda each: f"{each.service}-{each.way}-{each.protection.name.lower()}"
+)
+def test_logins_to_real_services_are_played_again(recorded):
+    """The same bytes go out, and the answers are read, with each protection of both logins."""
+    nodes, token = methods.GetClusterNodesRequest(()), methods.GetDelegationTokenRequest("yarn")
+    calls = [("getClusterNodes", nodes), ("getDelegationToken", token)]
+    if recorded.service == "NameNode":
+        del calls[0]
+    events, sent = played(recorded.client(), recorded.turns, calls)
+    for waiting, data in sent:
+        assert waiting == data
+    assert isinstance(events[0], framing.LoggedIn)
+    if recorded.service == "ResourceManager":
+        nodes = decode_delimited(methods.GetClusterNodesResponse, events[1].content)[0].reports
+        assert {each.node.host for each in nodes} == {"w1", "w2"}
+    if recorded.way == "ticket":
+        token = decode_delimited(methods.GetDelegationTokenResponse, events[-1].content)[0].token
+        kinds = {"ResourceManager": "RM_DELEGATION_TOKEN", "NameNode": "HDFS_DELEGATION_TOKEN"}
+        assert token.kind == kinds[recorded.service]
+        if recorded.service == "NameNode":
+            assert owner_of(token).principal == "alice@KRB.TEST"
+    elif recorded.service == "NameNode":
+        assert "can be issued only with kerberos" in events[-1].error.message
+
+
+def test_each_login_was_recorded_with_each_protection():
+    seen = {(each.service, each.way, each.protection) for each in LOGINS}
+    assert len(seen) == len(LOGINS) == 2 * 2 * len(Protection)
+
+
 @given(st.sampled_from(RECORDED), st.lists(st.integers(0, 6000), max_size=8))
-def test_frames_may_be_cut_anywhere(exchange: Exchange, cuts: list[int]) -> None:
+def test_frames_may_be_cut_anywhere(exchange, cuts):
     whole = [repr(each) for each in _receive(exchange, exchange.received, [])]
     assert [repr(each) for each in _receive(exchange, exchange.received, sorted(cuts))] == whole
 
 
-def _receive(exchange: Exchange, data: bytes, cuts: list[int]) -> list[Any]:
+def _receive(exchange, data, cuts):
     """All events, the error that ends them included; every call is made as soon as the connection is open."""
     client = exchange.client()
-    events: list[Any] = [*client.begin()]
+    events = [*client.begin()]
     bounds = [0, *(min(cut, len(data)) for cut in cuts), len(data)]
     n_made = 0
     try:
@@ -149,7 +181,7 @@ def _receive(exchange: Exchange, data: bytes, cuts: list[int]) -> list[Any]:
     return events
 
 
-def test_damaged_streams_end_in_an_error_of_ours() -> None:
+def test_damaged_streams_end_in_an_error_of_ours():
     """20,000 mutations with a fixed seed: no other exception, no endless loop, little memory."""
     rng = random.Random(5)
     frames = [(exchange, *each) for exchange in RECORDED for each in _answers(exchange)]
@@ -158,7 +190,7 @@ def test_damaged_streams_end_in_an_error_of_ours() -> None:
     tracemalloc.start()
     for at in range(N_MUTATIONS):
         exchange, method, stream = frames[at % len(frames)]
-        n_understood += _survives(exchange, method, _mutated(stream, rng))
+        n_understood += _survives(exchange, method, mutated(stream, rng))
         if at == N_WATCHED:
             peak_bytes = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
@@ -166,7 +198,7 @@ def test_damaged_streams_end_in_an_error_of_ours() -> None:
     assert peak_bytes < 16 << 20
 
 
-def _answers(exchange: Exchange) -> list[tuple[str, bytes]]:
+def _answers(exchange):
     """Every answer with its method, as that of call 0; and the login as a whole, without a method."""
     frames, at = [], 0
     data = exchange.received
@@ -177,43 +209,25 @@ def _answers(exchange: Exchange) -> list[tuple[str, bytes]]:
     n_login = len(frames) - len(exchange.calls())
     found = [("", b"".join(frames[:n_login]))] if n_login > 0 else []
     for (method, _), frame in zip(exchange.calls(), frames[max(0, n_login) :], strict=False):
-        header, end = decode_delimited(ResponseHeader, frame, 4)
+        header, end = decode_delimited(framing.ResponseHeader, frame, 4)
         content = delimited(encode(replace(header, call_id=0))) + frame[end:]
         found.append((method, len(content).to_bytes(4, "big") + content))
     return found
 
 
-def _survives(exchange: Exchange, method: str, stream: bytes) -> bool:
+def _survives(exchange, method, stream):
     """Whether the client made something of it; anything but an error of ours escapes."""
-    client = exchange.client() if not method else RpcClientProtocol(exchange.protocol, User("ann"))
+    client = (
+        exchange.client() if not method else framing.RpcClientProtocol(exchange.protocol, framing.User("ann"))
+    )
     client.begin()
     if method:
         client.call(method, b"")
     try:
         client.receive_data(stream)
         for event in drain(client):
-            if isinstance(event, CallAnswered):
+            if isinstance(event, framing.CallAnswered):
                 decode_delimited(ANSWERS[method], event.content)
     except AccelError:
         return False
     return True
-
-
-def _mutated(data: bytes, rng: random.Random) -> bytes:
-    out = bytearray(data)
-    for _ in range(rng.choice((1, 1, 1, 2, 5))):
-        at = rng.randrange(len(out)) if out else 0
-        choice = rng.randrange(6)
-        if choice == 0 and out:
-            out[at] ^= 1 << rng.randrange(8)
-        elif choice == 1 and out:
-            out[at] = rng.choice((0, 0x7F, 0x80, 0xFF))
-        elif choice == 2:
-            out[at:at] = rng.randbytes(rng.randrange(1, 9))
-        elif choice == 3:
-            del out[at : at + rng.randrange(1, 9)]
-        elif choice == 4:
-            out[at : at + 4] = rng.choice((b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x00\x00\x00\x00"))
-        else:
-            out[at:at] = out[at : at + rng.randrange(1, 200)]
-    return bytes(out)

@@ -1,36 +1,16 @@
 """Names as Hadoop prints them, and the values that are not plain fields."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from yarn_accel.adapters.hadoop_rpc import records
 from yarn_accel.adapters.hadoop_rpc.protobuf import decode, encode
-from yarn_accel.adapters.hadoop_rpc.records import (
-    ApplicationId,
-    ApplicationState,
-    AttemptId,
-    ContainerId,
-    ExitStatus,
-    LaunchContext,
-    LocalResource,
-    LocalResourceType,
-    NodeAttribute,
-    NodeId,
-    NodeState,
-    ResourceAmount,
-    RetryContext,
-    RetryPolicy,
-    Url,
-    YarnResource,
-    pinned,
-)
 from yarn_accel.errors import ConfigError
 
-APPLICATIONS = st.builds(ApplicationId, st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 31) - 1))
-ATTEMPTS = st.builds(AttemptId, APPLICATIONS, st.integers(0, (1 << 31) - 1))
-CONTAINERS = st.builds(ContainerId, ATTEMPTS, st.integers(0, (1 << 63) - 1))
+APPLICATIONS = st.builds(records.ApplicationId, st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 31) - 1))
+ATTEMPTS = st.builds(records.AttemptId, APPLICATIONS, st.integers(0, (1 << 31) - 1))
+CONTAINERS = st.builds(records.ContainerId, ATTEMPTS, st.integers(0, (1 << 63) - 1))
 
 
 @pytest.mark.parametrize(
@@ -42,70 +22,60 @@ CONTAINERS = st.builds(ContainerId, ATTEMPTS, st.integers(0, (1 << 63) - 1))
         (1234567, "container_1410901177871_0001_01_1234567"),
     ],
 )
-def test_containers_are_written_as_hadoop_does(number: int, text: str) -> None:
-    container = ContainerId(AttemptId(ApplicationId(1410901177871, 1), 1), number)
+def test_containers_are_written_as_hadoop_does(number, text):
+    container = records.ContainerId(records.AttemptId(records.ApplicationId(1410901177871, 1), 1), number)
     assert str(container) == text
-    assert ContainerId.parse(text) == container
+    assert records.ContainerId.parse(text) == container
     assert container.epoch == number >> 40
 
 
-def test_the_others() -> None:
-    application = ApplicationId(1410901177871, 12)
+def test_the_others():
+    application = records.ApplicationId(1410901177871, 12)
     assert str(application) == "application_1410901177871_0012"
-    assert str(AttemptId(application, 3)) == "appattempt_1410901177871_0012_000003"
-    assert str(NodeId("w1", 8041)) == "w1:8041"
+    assert str(records.AttemptId(application, 3)) == "appattempt_1410901177871_0012_000003"
+    assert str(records.NodeId("w1", 8041)) == "w1:8041"
 
 
 @given(APPLICATIONS, ATTEMPTS, CONTAINERS)
-def test_what_is_written_is_read(
-    application: ApplicationId, attempt: AttemptId, container: ContainerId
-) -> None:
-    assert ApplicationId.parse(str(application)) == application
-    assert AttemptId.parse(str(attempt)) == attempt
-    assert ContainerId.parse(str(container)) == container
+def test_what_is_written_is_read(application, attempt, container):
+    assert records.ApplicationId.parse(str(application)) == application
+    assert records.AttemptId.parse(str(attempt)) == attempt
+    assert records.ContainerId.parse(str(container)) == container
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "container_",
-        "container_1_2_3",
-        "container_e_1_1_1_1",
-        "container_1_1_1_1_1",
-        "container_1_1_1_1\n",
-        "container_-1_1_1_1",
-        "container_1_2147483648_1_1",
-        "container_9223372036854775808_1_1_1",
-        "container_e9999999_1_1_1_1",
-        "container_1_1_1_٣",
-        "application_1_1",
+        *("", "container_", "container_1_2_3", "container_e_1_1_1_1", "container_1_1_1_1_1"),
+        *("container_1_1_1_1\n", "container_-1_1_1_1", "container_1_2147483648_1_1"),
+        *("container_9223372036854775808_1_1_1", "container_e9999999_1_1_1_1"),
+        *("container_1_1_1_٣", "application_1_1"),
     ],
 )
-def test_other_text_is_refused(text: str) -> None:
+def test_other_text_is_refused(text):
     with pytest.raises(ConfigError, match="is no container id"):
-        ContainerId.parse(text)
+        records.ContainerId.parse(text)
 
 
-@pytest.mark.parametrize("parse", [ApplicationId.parse, AttemptId.parse])
-def test_other_ids_are_refused(parse: object) -> None:
+@pytest.mark.parametrize("parse", [records.ApplicationId.parse, records.AttemptId.parse])
+def test_other_ids_are_refused(parse):
     with pytest.raises(ConfigError, match=r"is no \w+ id"):
-        parse("container_1410901177871_0001_01_000005")  # type: ignore[operator]
+        parse("container_1410901177871_0001_01_000005")
 
 
-FROM_A_NODE = YarnResource(
+FROM_A_NODE = records.YarnResource(
     4096,
     8,
     (
-        ResourceAmount("memory-mb", 4096, "Mi"),
-        ResourceAmount("vcores", 8, ""),
-        ResourceAmount("yarn.io/gpu", 2, ""),
-        ResourceAmount("acct/slot", 2, ""),
+        records.ResourceAmount("memory-mb", 4096, "Mi"),
+        records.ResourceAmount("vcores", 8, ""),
+        records.ResourceAmount("yarn.io/gpu", 2, ""),
+        records.ResourceAmount("acct/slot", 2, ""),
     ),
 )
 
 
-def test_only_the_named_type_changes() -> None:
+def test_only_the_named_type_changes():
     """An administrator's change of memory or gpu survives a change of slots."""
     changed = FROM_A_NODE.with_amount("acct/slot", 5)
     assert changed.other == {"yarn.io/gpu": 2, "acct/slot": 5}
@@ -116,14 +86,14 @@ def test_only_the_named_type_changes() -> None:
 @given(
     st.dictionaries(st.sampled_from(["a", "b/c", "yarn.io/gpu"]), st.integers(0, 1 << 40)), st.integers(0, 9)
 )
-def test_a_missing_type_is_added(other: dict[str, int], amount: int) -> None:
-    resource = YarnResource.of(1024, 2, other)
+def test_a_missing_type_is_added(other, amount):
+    resource = records.YarnResource.of(1024, 2, other)
     assert resource.other == other
     assert resource.with_amount("acct/slot", amount).other == {**other, "acct/slot": amount}
 
 
-def test_a_pinned_request_is_three() -> None:
-    requests = pinned("w1", "/rack1", 4, YarnResource.of(512, 1), 2, allocation_request_id=9)
+def test_a_pinned_request_is_three():
+    requests = records.pinned("w1", "/rack1", 4, records.YarnResource.of(512, 1), 2, allocation_request_id=9)
     assert [(each.place, each.relax_locality) for each in requests] == [
         ("w1", True),
         ("/rack1", False),
@@ -143,51 +113,34 @@ def test_a_pinned_request_is_three() -> None:
         ("hdfs://NS1/a#b?c", ("hdfs", "NS1", -1, "/a#b?c", None)),
     ],
 )
-def test_uris_are_taken_apart(uri: str, parts: tuple[object, ...]) -> None:
-    url = Url.of(uri)
+def test_uris_are_taken_apart(uri, parts):
+    url = records.Url.of(uri)
     assert (url.scheme, url.host, url.port, url.file, url.user) == parts
 
 
 @pytest.mark.parametrize(
     "uri", ["", "/a", "hdfs:", "hdfs://nn", "hdfs:a/b", "hdfs://nn:x/a", "hdfs://[/a", "s3a://b/a"]
 )
-def test_half_uris_are_refused(uri: str) -> None:
+def test_half_uris_are_refused(uri):
     with pytest.raises(ConfigError):
-        Url.of(uri)
+        records.Url.of(uri)
 
 
-def test_a_launch_context_from_mappings() -> None:
-    file = LocalResource.of("hdfs://nn:8020/app.zip", 10, 1000)
-    retry = RetryContext(
-        RetryPolicy.RETRY_ON_SPECIFIC_ERROR_CODES, (1, 134), max_retries=-1, retry_interval_ms=1000
+def test_a_launch_context_from_mappings():
+    file = records.LocalResource.of("hdfs://nn:8020/app.zip", 10, 1000)
+    retry = records.RetryContext(
+        records.RetryPolicy.RETRY_ON_SPECIFIC_ERROR_CODES, (1, 134), max_retries=-1, retry_interval_ms=1000
     )
-    launch = LaunchContext.of(["exec", "python3"], {"A": "b"}, {"app.zip": file}, b"HDTS", retry)
-    assert decode(LaunchContext, encode(launch)) == launch
-    assert launch.files[0].value.type is LocalResourceType.FILE
+    launch = records.LaunchContext.of(["exec", "python3"], {"A": "b"}, {"app.zip": file}, b"HDTS", retry)
+    assert decode(records.LaunchContext, encode(launch)) == launch
+    assert launch.files[0].value.type is records.LocalResourceType.FILE
     assert "HDTS" not in repr(launch)
 
 
-def test_states_know_what_they_mean() -> None:
-    assert [each.name for each in ApplicationState if each.is_final] == ["FINISHED", "FAILED", "KILLED"]
-    assert [each.name for each in NodeState if each.is_usable] == ["NEW", "RUNNING"]
-
-
-def test_exit_statuses_are_yarns() -> None:
-    """From org.apache.hadoop.yarn.api.records.ContainerExitStatus of 3.5.0."""
-    assert {each.name: each.value for each in ExitStatus} == {
-        "INVALID": -1000,
-        "ABORTED": -100,
-        "DISKS_FAILED": -101,
-        "PREEMPTED": -102,
-        "KILLED_EXCEEDED_VMEM": -103,
-        "KILLED_EXCEEDED_PMEM": -104,
-        "KILLED_BY_APPMASTER": -105,
-        "KILLED_BY_RESOURCEMANAGER": -106,
-        "KILLED_AFTER_APP_COMPLETION": -107,
-        "KILLED_BY_CONTAINER_SCHEDULER": -108,
-        "KILLED_FOR_EXCESS_LOGS": -109,
-    }
-
-
-def test_attributes_are_the_operators_unless_said_otherwise() -> None:
-    assert NodeAttribute.of("accel-bind", "w1").key.prefix == "rm.yarn.io"
+def test_states_know_what_they_mean():
+    assert [each.name for each in records.ApplicationState if each.is_final] == [
+        "FINISHED",
+        "FAILED",
+        "KILLED",
+    ]
+    assert [each.name for each in records.NodeState if each.is_usable] == ["NEW", "RUNNING"]

@@ -146,6 +146,10 @@ def nodes_are_chosen(cluster, rng):
     cluster.choose(host for host in HOSTS if rng.random() < 0.5)
 
 
+def tasks_come_or_go(cluster, rng):
+    cluster.are_servers_wanted = rng.random() < 0.5
+
+
 def an_admin_rebinds(cluster, rng):
     cluster.apply(ev.RebindRequested(cluster.now_s))
 

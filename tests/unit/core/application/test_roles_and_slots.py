@@ -18,30 +18,16 @@ from yarn_accel.launch.device_lock import EXIT_DEVICES
 SMALL = RoleResource(128)
 
 
+def role(name, priority, is_server=False):
+    return ContainerRole(name, NodeSelector.EVERY, SMALL, priority, is_server=is_server)
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (
-            [
-                ContainerRole("a", NodeSelector.EVERY, SMALL, 1),
-                ContainerRole("a", NodeSelector.EVERY, SMALL, 2),
-            ],
-            "same name",
-        ),
-        (
-            [
-                ContainerRole("a", NodeSelector.EVERY, SMALL, 1),
-                ContainerRole("b", NodeSelector.EVERY, SMALL, 1),
-            ],
-            "same priority",
-        ),
-        (
-            [
-                ContainerRole("a", NodeSelector.EVERY, SMALL, 1, is_server=True),
-                ContainerRole("b", NodeSelector.EVERY, SMALL, 2, is_server=True),
-            ],
-            "more than one row of servers: a, b",
-        ),
+        ([role("a", 1), role("a", 2)], "same name"),
+        ([role("a", 1), role("b", 1)], "same priority"),
+        ([role("a", 1, True), role("b", 2, True)], "more than one row of servers: a, b"),
     ],
 )
 def test_a_wrong_table_is_refused(rows, words):
@@ -50,16 +36,10 @@ def test_a_wrong_table_is_refused(rows, words):
 
 
 def test_a_container_tells_its_role_by_its_priority():
-    server, agent = (
-        ContainerRole("server", NodeSelector.ACCELERATOR, SMALL, 10, is_server=True),
-        ContainerRole("agent", NodeSelector.EVERY, SMALL, 11),
-    )
+    server, agent = role("server", 10, True), role("agent", 11)
     roles = RoleTable([server, agent])
-    assert roles.of_priority(10) is server
-    assert roles.of_priority(11) is agent
-    assert roles.of_priority(12) is None
-    assert roles.server is server
-    assert RoleTable([agent]).server is None
+    assert [roles.of_priority(priority) for priority in (10, 11, 12)] == [server, agent, None]
+    assert (roles.server, RoleTable([agent]).server) == (server, None)
 
 
 def test_whole_resources_are_all_that_the_node_has():
@@ -107,18 +87,15 @@ def test_backoff_doubles_up_to_its_bound_and_a_healthy_time_clears_it():
 
 
 def test_backoff_survives_ten_thousand_failures():
-    backoff = Backoff(n_failures=10_000)
-    assert backoff.delay_s(Settings(max_delay_s=300.0)) == 300.0
+    assert Backoff(n_failures=10_000).delay_s(Settings(max_delay_s=300.0)) == 300.0
 
 
-@pytest.mark.parametrize("status", [-100, -102, -105, -106, -107, -108])
-def test_excused_exits(status):
-    assert is_excused(status)
-
-
-@pytest.mark.parametrize("status", [0, 1, 137, 143, -101, -103, -104, -1000])
-def test_exits_that_count(status):
-    assert not is_excused(status)
+@pytest.mark.parametrize(
+    ("is_to_be_excused", "statuses"),
+    [(True, (-100, -102, -105, -106, -107, -108)), (False, (0, 1, 137, 143, -101, -103, -104, -1000))],
+)
+def test_who_is_killed_by_others_is_excused(is_to_be_excused, statuses):
+    assert {is_excused(status) for status in statuses} == {is_to_be_excused}
 
 
 def test_exits_that_last():
@@ -155,20 +132,24 @@ def test_a_program_that_refuses_to_start_three_times_in_a_row_waits_as_long_as_a
     ]
 
 
-def test_exits_in_words():
-    assert describe_exit(-102) == "preempted"
-    assert describe_exit(-102, "Container preempted by scheduler") == "preempted"
-    assert describe_exit(7, "\na word\nmore") == "exit status 7: a word"
-    assert (
-        describe_exit(137) == "exit status 137: SIGKILL: by the kernel where memory ran out, or from outside"
-    )
-    assert describe_exit(-1000) == "exit status unknown"
-    assert describe_exit(
-        -104, "[2026-11-27 11:13:35.232]Container [pid=7] is running beyond its limit.\nDump"
-    ) == ("over its limit of memory: Container [pid=7] is running beyond its limit.")
+OVER = "[2026-11-27 11:13:35.232]Container [pid=7] is running beyond its limit.\nDump"
 
 
-def cut(text: str) -> st.SearchStrategy[str]:
+@pytest.mark.parametrize(
+    ("status", "diagnostics", "words"),
+    [
+        (-102, "Container preempted by scheduler", "preempted"),
+        (7, "\na word\nmore", "exit status 7: a word"),
+        (137, "", "exit status 137: SIGKILL: by the kernel where memory ran out, or from outside"),
+        (-1000, "", "exit status unknown"),
+        (-104, OVER, "over its limit of memory: Container [pid=7] is running beyond its limit."),
+    ],
+)
+def test_exits_in_words(status, diagnostics, words):
+    assert describe_exit(status, diagnostics) == words
+
+
+def cut(text):
     """The text from somewhere on, as Hadoop cuts long ones."""
     return st.integers(0, len(text)).map(lambda at: text[at:])
 

@@ -368,11 +368,7 @@ def test_a_later_attempt_adopts_what_runs_and_listens_before_it_publishes():
     nodes = accelerator("a1"), accelerator("a2"), plain("n1"), plain("n2")
     commands = driver.nodes(*nodes, is_complete=True)
     assert not kinds(commands) & {
-        cmd.RequestContainer,
-        cmd.LaunchContainer,
-        cmd.StopContainer,
-        cmd.PublishBindings,
-        cmd.SetSlots,
+        *(cmd.RequestContainer, cmd.LaunchContainer, cmd.StopContainer, cmd.PublishBindings, cmd.SetSlots),
     }
     driver.now_s = 0.5
     assert only(driver.hear("a1", container="c1", gauges=ev.ServerGauges(4)), cmd.PublishBindings) == []
@@ -547,8 +543,7 @@ def test_explain_says_what_there_is_to_say(serving):
 
 def test_the_snapshot_is_json(serving):
     picture = json.loads(json.dumps(serving.app.snapshot(5.0), allow_nan=False))
-    assert picture["nodes"]["n1"]["bound"] == "a1"
-    assert picture["nodes"]["a1"]["members"] == ["n1"]
+    assert (picture["nodes"]["n1"]["bound"], picture["nodes"]["a1"]["members"]) == ("a1", ["n1"])
     assert picture["nodes"]["a1"]["load"]["capacity"] == 8
     assert picture["notes"][-1]["reason"]
 
@@ -621,3 +616,107 @@ def test_a_rack_whose_only_server_hangs_uses_another_rack_until_it_has_one_again
     two_racks.hear("a1", container=two_racks.run(ask).id)
     assert two_racks.app.bound() == {"n1": "a1", "n2": "a2"}
     assert [name for name, _ in two_racks.app.assignment("n1").servers] == ["a1"]
+
+
+# Servers that nobody needs.
+
+
+@pytest.fixture
+def idle():
+    """The server of a1 serves n1, and goes after 60 s without work."""
+    driver = Driver(Settings(idle_release_s=60.0, silence_s=1e6), servers_only())
+    (ask,) = only(driver.nodes(accelerator(), plain()), cmd.RequestContainer)
+    driver.container = driver.run(ask)
+    driver.hear("a1", container=driver.container.id, gauges=ev.ServerGauges(8))
+    return driver
+
+
+def test_a_server_without_work_gives_its_container_back(idle):
+    assert only(idle.wait(59.9), cmd.StopContainer) == []
+    idle.wait(0.1)
+    assert idle.app.bound() == {}, "its clients learn of it first"
+    idle.wait(5.0)
+    (stop,) = only(idle.hear("a1", container="c1", gauges=ev.ServerGauges(8)), cmd.StopContainer)
+    assert stop.container.id == idle.container.id
+    assert only(idle(ev.ContainerCompleted, "c1", 143, ""), cmd.RequestContainer) == []
+    explained = idle.app.explain("a1")
+    assert "none, nobody needed it for 1 min 00 s; it returns when a task asks for a server" in explained
+    assert "server released (nobody needed it for 1 min 00 s)" in explained
+    assert "a1 (released, nobody needed it)" in idle.app.explain("n1")
+    assert idle.app.snapshot(idle.now_s)["nodes"]["a1"]["is_released"]
+    assert not idle.app.summarize().troubled
+
+
+def test_a_server_that_takes_long_to_start_is_not_given_back_before_it_has_served():
+    driver = Driver(Settings(idle_release_s=60.0, silence_s=1e6), servers_only())
+    (ask,) = only(driver.nodes(accelerator(), plain()), cmd.RequestContainer)
+    container = driver.run(ask)
+    assert only(driver.wait(100.0), cmd.StopContainer) == []
+    driver.hear("a1", container=container.id, gauges=ev.ServerGauges(8))
+    assert driver.app.bound() == {"n1": "a1"}
+    driver.wait(59.0)
+    assert driver.app.bound() == {"n1": "a1"}
+    driver.wait(1.0)
+    assert driver.app.bound() == {}
+
+
+def test_a_server_returns_when_a_task_asks(idle):
+    idle.wait(60.0)
+    idle.wait(60.0)
+    idle(ev.ContainerCompleted, "c1", 143, "")
+    (ask,) = only(idle(ev.ServersWanted, 0.5), cmd.RequestContainer)
+    assert ask.node == "a1"
+    idle.hear("a1", container=idle.run(ask).id, gauges=ev.ServerGauges(8))
+    assert idle.app.bound() == {"n1": "a1"}
+    assert "server wanted again (somebody asks for servers)" in idle.app.explain("a1")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param(lambda idle: idle(ev.ServersWanted, 0.0), id="asked for"),
+        pytest.param(lambda idle: load(idle, n_open=1), id="a request is open"),
+        pytest.param(lambda idle: load(idle, n_taken=7), id="a request came and went between two reports"),
+    ],
+)
+def test_a_server_that_is_used_stays(idle, use):
+    idle.wait(59.0)
+    use(idle)
+    idle.wait(59.0)
+    assert idle.app.bound() == {"n1": "a1"}
+    idle.wait(1.0)
+    assert idle.app.bound() == {}
+
+
+def load(driver, **gauges):
+    driver.hear("a1", container="c1", gauges=ev.ServerGauges(8, **gauges))
+
+
+def test_a_question_while_a_server_is_about_to_go_keeps_it(idle):
+    idle.wait(60.0)
+    idle.wait(2.0)
+    idle(ev.ServersWanted, 0.0)
+    assert only(idle.wait(10.0), cmd.StopContainer) == []
+    assert idle.app.bound() == {"n1": "a1"}
+
+
+def test_an_old_question_brings_no_server_back(idle):
+    idle.wait(60.0)
+    idle.wait(60.0)
+    idle(ev.ContainerCompleted, "c1", 143, "")
+    assert only(idle(ev.ServersWanted, 90.0), cmd.RequestContainer) == []
+
+
+def test_an_admin_who_undrains_a_node_sees_its_server(idle):
+    idle(ev.DrainRequested, "a1")
+    idle.wait(200.0)
+    idle(ev.ContainerCompleted, "c1", 143, "")
+    assert only(idle(ev.UndrainRequested, "a1"), cmd.RequestContainer)
+
+
+def test_servers_stay_where_no_time_is_set(serving):
+    for _ in range(3):
+        serving.hear("a1", container="c1", gauges=ev.ServerGauges(8))
+        serving.now_s += 1e6
+        serving.hear("a1", container="c1", gauges=ev.ServerGauges(8))
+    assert serving.app.bound() == {"n1": "a1"}

@@ -121,6 +121,8 @@ class VirtualCluster:
         self.drained = set()
         self.chosen = frozenset()
         self.stopping_s = None
+        # Tasks ask for servers, once a second; matters where idle servers are released.
+        self.are_servers_wanted = True
         self.is_rm_registered = False
         self.is_finished = False
         self.messages = deque()
@@ -458,6 +460,8 @@ class VirtualCluster:
             self.send(ev.Resynced(0.0))
         if self.now_s >= self.spoken_s + 1.0:
             self.spoken_s = self.now_s
+            if self.are_servers_wanted:
+                self.apply(ev.ServersWanted(0.0, self.now_s))
             self.nms_speak()
             for true in self.running():
                 self.heartbeat(true)
@@ -477,7 +481,7 @@ class VirtualCluster:
         for node in self.nodes.values():
             if node.state == "up" and not self.is_stopping:
                 wanted.add((node.host, "agent"))
-                if node.is_accelerator and node.host not in self.drained:
+                if node.is_accelerator and node.host not in self.drained and self.are_servers_wanted:
                     wanted.add((node.host, "server"))
                 if node.host in self.chosen:
                     wanted.add((node.host, "worker"))

@@ -2,29 +2,21 @@
 
 import pytest
 
-from yarn_accel.core.binding import (
-    ANodeAdded,
-    ANodeLost,
-    ContainerBinding,
-    DeviceWeights,
-    NNodeAdded,
-    WeightedBinding,
-    make,
-)
+from yarn_accel.core import binding
 from yarn_accel.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", ["paper", "container", "weighted"])
 def test_each_is_called_what_it_is_asked_for(name):
-    assert make(name).name == name
-    assert make(name) is not make(name)
+    assert binding.make(name).name == name
+    assert binding.make(name) is not binding.make(name)
 
 
 def test_settings_reach_the_policy():
-    policy = make(
+    policy = binding.make(
         "container", {"cross_rack": "fallback", "min_gain_s": 1, "min_gain_share": 0.5, "max_moves": 3}
     )
-    assert isinstance(policy, ContainerBinding)
+    assert isinstance(policy, binding.ContainerBinding)
     assert policy.crosses_racks
 
 
@@ -40,14 +32,14 @@ def test_settings_reach_the_policy():
     ],
 )
 def test_a_rack_without_a_server_uses_others_unless_it_may_not(name, settings, crosses):
-    policy = make(name, settings)
-    policy.apply(ANodeAdded("a", "/r1"))
-    policy.apply(ANodeAdded("b", "/r2"))
-    policy.apply(NNodeAdded("n", "/r1"))
-    policy.apply(ANodeLost("a"))
+    policy = binding.make(name, settings)
+    policy.apply(binding.ANodeAdded("a", "/r1"))
+    policy.apply(binding.ANodeAdded("b", "/r2"))
+    policy.apply(binding.NNodeAdded("n", "/r1"))
+    policy.apply(binding.ANodeLost("a"))
     assert policy.crosses_racks is crosses
     assert policy.bound() == ({"n": "b"} if crosses else {})
-    policy.apply(ANodeAdded("a", "/r1"))
+    policy.apply(binding.ANodeAdded("a", "/r1"))
     assert policy.bound() == {"n": "a"}
 
 
@@ -65,10 +57,10 @@ def test_a_rack_without_a_server_uses_others_unless_it_may_not(name, settings, c
 )
 def test_mistakes_are_named(name, settings, message):
     with pytest.raises(ConfigError, match=message):
-        make(name, settings)
+        binding.make(name, settings)
 
 
-TABLE = DeviceWeights.from_mapping(
+TABLE = binding.DeviceWeights.from_mapping(
     {
         "default": 0.5,
         "devices": {"NVIDIA H200*": 9.5, "NVIDIA H200 NVL": 8, "NVIDIA*": 2.0, "NVIDIA H200 N*": 7.0},
@@ -99,16 +91,16 @@ def test_a_node_weighs_what_its_devices_weigh_together():
 @pytest.mark.parametrize(("n_devices", "load"), [(8, 1 / 8e6), (5000, 1e-9)])
 def test_a_node_of_many_heavy_devices_can_be_bound(n_devices, load):
     """Where the admin wrote rates instead of ratios, a node's sum is far above what one device may weigh."""
-    weight = DeviceWeights.from_mapping({"default": 1e6}).of_node(["NVIDIA H200"] * n_devices)
-    policy = WeightedBinding()
-    policy.apply(ANodeAdded("a", "/r", weight))
-    policy.apply(NNodeAdded("n", "/r"))
+    weight = binding.DeviceWeights.from_mapping({"default": 1e6}).of_node(["NVIDIA H200"] * n_devices)
+    policy = binding.WeightedBinding()
+    policy.apply(binding.ANodeAdded("a", "/r", weight))
+    policy.apply(binding.NNodeAdded("n", "/r"))
     assert policy.loads() == {"a": load}
 
 
 def test_an_empty_table_makes_all_alike():
-    assert DeviceWeights().look_up("anything") == 1.0
-    assert DeviceWeights.from_mapping({"devices": None}) == DeviceWeights()
+    assert binding.DeviceWeights().look_up("anything") == 1.0
+    assert binding.DeviceWeights.from_mapping({"devices": None}) == binding.DeviceWeights()
 
 
 @pytest.mark.parametrize(
@@ -126,4 +118,4 @@ def test_an_empty_table_makes_all_alike():
 )
 def test_mistakes_in_the_table_are_named(content, message):
     with pytest.raises(ConfigError, match=message):
-        DeviceWeights.from_mapping(content)
+        binding.DeviceWeights.from_mapping(content)

@@ -45,7 +45,7 @@ def chart(tasks):
 
 
 def chart_of(outcome):
-    return chart((task.machine, task.task, task.start_s, task.end_s) for task in outcome.tasks)
+    return chart((task.node, task.task, task.start_s, task.end_s) for task in outcome.tasks)
 
 
 @pytest.mark.parametrize("inserting", [True, False])
@@ -77,10 +77,10 @@ def test_figure_3(policy, figure, makespans, mean, unfairness, utilisation) -> N
     outcome = simulate_dags(world, make_dag_policy(policy, 1.0))
     check_outcome(world, outcome)
     assert chart_of(outcome) == figure
-    assert (outcome.dags["A"].makespan_s, outcome.dags["B"].makespan_s) == makespans
-    assert (outcome.dags["A"].own_makespan_s, outcome.dags["B"].own_makespan_s) == (80, 36)
-    assert sum(each.slowdown for each in outcome.dags.values()) / 2 == pytest.approx(mean, abs=5e-4)
-    assert outcome.unfairness == pytest.approx(unfairness, abs=5e-4)
+    assert (outcome.apps["A"].makespan_s, outcome.apps["B"].makespan_s) == makespans
+    assert (outcome.apps["A"].own_makespan_s, outcome.apps["B"].own_makespan_s) == (80, 36)
+    assert sum(each.slowdown for each in outcome.apps.values()) / 2 == pytest.approx(mean, abs=5e-4)
+    assert outcome.fairness.unfairness == pytest.approx(unfairness, abs=5e-4)
     assert outcome.utilisation == pytest.approx(utilisation, abs=5e-4)
 
 
@@ -95,7 +95,7 @@ def test_slowdowns_at_the_events_of_figure_3b() -> None:
     for name, points in outcome.slowdowns.items():
         *before, last = points
         assert before == [(now_s, found[now_s][name]) for now_s, _ in before]
-        assert last == (outcome.dags[name].end_s, outcome.dags[name].slowdown)
+        assert last == (outcome.apps[name].end_s, outcome.apps[name].slowdown)
     expected = {
         9: (1, 1),
         13: (1, -1.154),
@@ -125,7 +125,7 @@ def test_static_fairness_and_merged_heft_differ_from_the_figure() -> None:
     """Zhao and Sakellariou's static forms give neither chart; so 3(a) is the dynamic one."""
     for name in ("fairness-fpft", "fairness-fpct", "merged_heft"):
         outcome = simulate_dags(paper_world(), make_dag_policy(name, 1.0))
-        assert (outcome.dags["A"].makespan_s, outcome.dags["B"].makespan_s) == (80, 87)
+        assert (outcome.apps["A"].makespan_s, outcome.apps["B"].makespan_s) == (80, 87)
 
 
 def test_every_policy_runs_the_example() -> None:

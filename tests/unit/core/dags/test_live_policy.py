@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from yarn_accel.core.dags.live.lying import MOST_LYING
+from tests.fixtures.driven_policy import DrivenPolicy
+from tests.fixtures.task_events import (
+    AppCancelled,
+    AppFinished,
+    AppPaused,
+    AppSubmitted,
+    ResourceJoined,
+    TaskEnded,
+    TasksReady,
+)
+from yarn_accel.core.dags.events import Decide, TaskStarted
 from yarn_accel.core.dags.live.policy import LiveDagPolicy
+from yarn_accel.core.dags.live.queues import MOST_QUEUED
 from yarn_accel.core.dags.model import Dag, DagEdge, DagTask, DagTerms, PriorityClass, SubmittedDag
 from yarn_accel.core.dags.policies.registry import make_dag_policy
 from yarn_accel.core.dags.slowdown_series import LiveSlowdowns
 from yarn_accel.core.tasks.commands import EnqueueTask, StartTask, TakeBackTask
 from yarn_accel.core.tasks.durations import DurationKind, DurationStore
-from yarn_accel.core.tasks.events import (
-    AppCancelled,
-    AppFinished,
-    AppPaused,
-    AppSubmitted,
-    Decide,
-    EndReason,
-    ResourceJoined,
-    TaskEnded,
-    TaskMeasurement,
-    TasksReady,
-    TaskStarted,
-)
+from yarn_accel.core.tasks.events import EndReason, TaskMeasurement
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form, FormDemand, ResourceId, ResourceSpec, TaskId
 
 WORKER = ResourceId("w1")
@@ -32,9 +31,9 @@ WORKER = ResourceId("w1")
 class OneWorker:
     """A policy, and a worker whose reports are written by hand."""
 
-    def __init__(self, n_cores=1):
+    def __init__(self, n_cores=1, policy="mps"):
         self.durations = DurationStore()
-        self.policy = LiveDagPolicy(make_dag_policy("mps", 1e6, {}), self.durations)
+        self.policy = DrivenPolicy(LiveDagPolicy(make_dag_policy(policy, 1e6, {}), self.durations))
         self.now_s = 0.0
         self.policy.apply(ResourceJoined(ResourceSpec(WORKER, "n1", n_cores, 0, 1 << 30, 1e6), 0.0))
 
@@ -117,6 +116,24 @@ def test_what_failed_behind_a_crossed_order_runs_again():
     assert world.decide() == [(StartTask, "b/t1"), (EnqueueTask, "a/t1")]
 
 
+def test_what_began_and_failed_between_two_decisions_is_planned_again_where_it_can_run():
+    world = OneWorker(n_cores=2, policy="merged_heft")
+    world.submit("a", 4)
+    orders = world.decide()
+    assert orders[:2] == [(StartTask, "a/t0"), (StartTask, "a/t1")]
+    assert set(orders[2:]) == {(EnqueueTask, "a/t2"), (EnqueueTask, "a/t3")}
+    world.started("a/t0")
+    world.started("a/t1")
+    world.decide()
+    world.ended("a/t0")
+    world.started("a/t2")
+    world.ended("a/t2", EndReason.FAILED)
+    world.started("a/t3")
+    world.ended("a/t1")
+    world.ready("a", 2)
+    assert world.decide() == [(StartTask, "a/t2")]
+
+
 def test_many_dags_are_taken_in_by_and_by_and_high_classes_first():
     world = OneWorker()
     for number in range(45):
@@ -133,6 +150,7 @@ def test_many_dags_are_taken_in_by_and_by_and_high_classes_first():
     world.decide()
     assert len(world.policy.slowdowns()) == 45
     assert world.policy.explain(TaskId("d39/t0")).startswith("planned on w1#0")
+    assert world.policy.explain(TaskId("d44/t99")).endswith("behind all that is planned")
     assert world.policy.explain(TaskId("d40/t0")) == ""
 
 
@@ -210,7 +228,7 @@ def test_nothing_is_learned_of_a_task_whose_output_was_there_already():
 
 def test_what_a_dag_takes_alone_is_known_at_the_end_of_a_task_that_an_earlier_master_started():
     world = OneWorker()
-    world.policy = LiveDagPolicy(make_dag_policy("mps", 1e6, {}), world.durations)
+    world.policy = DrivenPolicy(LiveDagPolicy(make_dag_policy("mps", 1e6, {}), world.durations))
     world.submit("a", 1, done_s=2.5)
     world.decide()
     assert world.policy.own_makespan_s(AppId("nobody")) is None
@@ -248,7 +266,7 @@ SHORT_S = 0.01
 
 
 def lying(world, worker=WORKER):
-    return list(world.policy._table.workers[worker].queue)
+    return [held.task.id for held in world.policy.table.workers[worker].queue]
 
 
 def names(name, *numbers):
@@ -268,11 +286,11 @@ def submit(world, name, edges, n_tasks, done_s=SHORT_S):
 
 def run_next(world):
     """The worker ends what runs, and begins the next of its queue by itself."""
-    world.ended(world.policy._table.workers[WORKER].slots[0].occupant)
+    world.ended(world.policy.table.workers[WORKER].slots[0].task.id)
     world.started(lying(world)[0])
 
 
-@pytest.mark.parametrize(("done_s", "n_lying"), [(SHORT_S, MOST_LYING), (0.06, 4), (0.2, 1), (1.0, 1)])
+@pytest.mark.parametrize(("done_s", "n_lying"), [(SHORT_S, MOST_QUEUED), (0.06, 4), (0.2, 1), (1.0, 1)])
 def test_as_many_lie_at_a_worker_as_start_soon_and_the_next_in_any_case(done_s, n_lying):
     world = OneWorker()
     world.submit("a", 100, done_s=done_s)
@@ -284,12 +302,12 @@ def test_a_new_plan_is_made_when_half_of_what_lay_there_has_begun():
     world = OneWorker()
     world.submit("a", 100, done_s=SHORT_S)
     world.decide()
-    for _ in range(MOST_LYING // 2):
+    for _ in range(MOST_QUEUED // 2):
         run_next(world)
         assert world.policy.apply(Decide(world.now_s)) == ()
     run_next(world)
     found = [each.task for each in world.policy.apply(Decide(world.now_s))]
-    assert found == names("a", *range(17, 17 + MOST_LYING // 2 + 1))
+    assert found == names("a", *range(17, 17 + MOST_QUEUED // 2 + 1))
     assert lying(world)[0] == "a/t10", "what lies stays before what comes"
     assert world.policy.facts(AppId("a")).n_moved == 0
 
@@ -321,7 +339,7 @@ def test_none_lies_behind_ends_that_make_something_ready():
     world.ended("a/t2")
     world.ready("a", 3)
     assert world.decide()[0][0] is StartTask
-    assert len(lying(world)) == MOST_LYING
+    assert len(lying(world)) == MOST_QUEUED
 
 
 def test_what_comes_of_a_higher_class_is_next_though_much_lies_there():
@@ -340,7 +358,7 @@ def test_all_that_lies_leaves_when_its_dag_is_paused():
     world.submit("a", 100, done_s=SHORT_S)
     world.decide()
     world.policy.apply(AppPaused(AppId("a"), True, world.now_s))
-    assert world.decide() == [(TakeBackTask, task) for task in names("a", *range(1, MOST_LYING + 1))]
+    assert world.decide() == [(TakeBackTask, task) for task in names("a", *range(1, MOST_QUEUED + 1))]
 
 
 def test_the_reason_of_each_has_its_finish():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import NamedTuple
+from collections import namedtuple
+from collections.abc import Mapping
 
 from tests.unit.core.requests.world import settings as limits
 from yarn_accel.core.requests.records import QueueEntry
@@ -13,78 +13,23 @@ from yarn_accel.core.requests.settings import TenantSettings
 _NEVER = float("inf")
 
 
-class Item(NamedTuple):
-    """One entry as tests describe it."""
+Item = namedtuple("Item", "id tenant priority batch_key n_bytes expected_s due_s arrived_s")
 
-    id: int
-    tenant: str
-    priority: int
-    batch_key: Hashable | None
-    n_bytes: int
-    expected_s: Mapping[str, float]
-    due_s: float
-    arrived_s: float
+# What happens
+Arrived = namedtuple("Arrived", "item now_s")
+WorkerUp = namedtuple("WorkerUp", "worker device_kind now_s")
+WorkerDown = namedtuple("WorkerDown", "worker now_s")
+Finished = namedtuple("Finished", "worker ids busy_s now_s")
+Cancelled = namedtuple("Cancelled", "id now_s")
+Tick = namedtuple("Tick", "now_s")
+Acceptance = namedtuple("Acceptance", "now_s is_open")
 
-
-class Arrived(NamedTuple):
-    item: Item
-    now_s: float
-
-
-class WorkerUp(NamedTuple):
-    worker: int
-    device_kind: str
-    now_s: float
-
-
-class WorkerDown(NamedTuple):
-    worker: int
-    now_s: float
-
-
-class Finished(NamedTuple):
-    worker: int
-    ids: tuple[int, ...]
-    busy_s: float
-    now_s: float
-
-
-class Cancelled(NamedTuple):
-    id: int
-    now_s: float
-
-
-class Tick(NamedTuple):
-    now_s: float
-
-
-class Acceptance(NamedTuple):
-    """Whether the results of all tenants have somewhere to go."""
-
-    now_s: float
-    is_open: bool
-
-
-class Run(NamedTuple):
-    worker: int
-    ids: tuple[int, ...]
-
-
-class Lost(NamedTuple):
-    worker: int
-    ids: tuple[int, ...]
-
-
-class Expire(NamedTuple):
-    id: int
-
-
-class Drop(NamedTuple):
-    id: int
-
-
-class WakeAt(NamedTuple):
-    at_s: float
+# What it comes to
+Run = namedtuple("Run", "worker ids")
+Lost = namedtuple("Lost", "worker ids")
+Expire = namedtuple("Expire", "id")
+Drop = namedtuple("Drop", "id")
+WakeAt = namedtuple("WakeAt", "at_s")
 
 
 class Weights(Mapping):
@@ -112,6 +57,7 @@ class Driver:
 
     def __init__(self, settings):
         self.scheduler = Scheduler(settings)
+        self._weight_of = lambda name: settings.tenant(name).weight
         self.entries = {}
         self.now_s = 0.0
         self.is_open = True
@@ -133,7 +79,7 @@ class Driver:
         return out
 
     def entry(self, item):
-        tenant = self.scheduler.tenant(item.tenant)
+        tenant = self.scheduler.tenant(item.tenant, self._weight_of(item.tenant))
         tenant.bound_bytes = self._bound_bytes if self.is_open else 0
         entry = QueueEntry(item.id, tenant, item.expected_s, item.arrived_s, item.batch_key, item.n_bytes)
         entry.priority, entry.due_s = item.priority, item.due_s

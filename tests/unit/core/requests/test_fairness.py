@@ -18,9 +18,7 @@ from tests.unit.core.requests.scheduler_driver import (
     WakeAt,
     WorkerUp,
 )
-from tests.unit.core.requests.scheduler_driver import (
-    settings as rules,
-)
+from tests.unit.core.requests.scheduler_driver import settings as rules
 
 WEIGHTS = {"a": 1.0, "b": 2.0, "c": 4.0}
 
@@ -37,20 +35,11 @@ class Simulation:
     def __init__(self, n_workers, sizes, *, window=8, estimate=lambda seconds: seconds, key=None, **settings):
         self.random = random.Random(4)
         self.scheduler = Driver(rules(WEIGHTS.__getitem__, **settings))
-        self.sizes = sizes
-        self.window = window
-        self.estimate = estimate
-        self.key = key
-        self.now_s = 0.0
-        self.wake_s = None
-        self.next_id = 0
-        self.seconds_of = {}
-        self.tenant_of = {}
-        self.busy_until_s = collections.defaultdict(float)
-        self.answers = []
-        self.used_s = collections.Counter()
+        self.sizes, self.window, self.estimate, self.key = sizes, window, estimate, key
+        self.now_s, self.wake_s, self.next_id = 0.0, None, 0
+        self.seconds_of, self.tenant_of, self.arrived_s, self.answers = {}, {}, {}, []
+        self.busy_until_s, self.used_s = collections.defaultdict(float), collections.Counter()
         self.waits_s = collections.defaultdict(list)
-        self.arrived_s = {}
         for worker in range(n_workers):
             self.apply(WorkerUp(worker, "cpu", 0.0))
 
@@ -78,9 +67,10 @@ class Simulation:
         expected = {"cpu": self.estimate(seconds)}
         self.apply(Arrived(Item(self.next_id, tenant, 0, self.key, 1, expected, 0.0, self.now_s), self.now_s))
 
-    def come(self, tenant):
-        for _ in range(self.window):
-            self.arrive(tenant)
+    def come(self, *tenants):
+        for tenant in tenants:
+            for _ in range(self.window):
+                self.arrive(tenant)
 
     def go_on(self, until_s, *, staying="abc"):
         """Let time pass; a tenant that stays sends an item for each answer."""
@@ -123,8 +113,7 @@ SIZES = {
 )
 def test_under_overload_device_seconds_are_shared_by_weight(sizes, n_workers, key):
     simulation = Simulation(n_workers, SIZES[sizes], key=key, window=64, max_batch_size=4)
-    for tenant in "abc":
-        simulation.come(tenant)
+    simulation.come(*"abc")
     simulation.go_on(20.0)
     before = simulation.used_s.copy()
     simulation.go_on(270.0)
@@ -138,8 +127,7 @@ def test_wrong_estimates_are_corrected_by_what_was_really_used(factor):
     """One tenant's work is misjudged by a factor of fifty, either way: it neither gains nor pays."""
     simulation = Simulation(2, SIZES["mixed"], window=8)
     simulation.estimate = lambda seconds: seconds * factor if simulation.next_id % 3 == 0 else seconds
-    for tenant in "abc":
-        simulation.come(tenant)
+    simulation.come(*"abc")
     simulation.go_on(700.0)
     shares = simulation.shares(collections.Counter())
     for tenant, weight in WEIGHTS.items():
@@ -148,8 +136,7 @@ def test_wrong_estimates_are_corrected_by_what_was_really_used(factor):
 
 def test_a_tenant_that_was_idle_gets_its_share_at_once_but_no_credit():
     simulation = Simulation(2, dict.fromkeys("abc", lambda rng: rng.choice([0.001, 0.01, 0.1])))
-    simulation.come("a")
-    simulation.come("b")
+    simulation.come("a", "b")
     simulation.go_on(1000.0)
     assert simulation.shares(collections.Counter())["b"] == pytest.approx(2 / 3, rel=0.02)
     before = simulation.used_s.copy()
@@ -162,27 +149,13 @@ def test_a_tenant_that_was_idle_gets_its_share_at_once_but_no_credit():
     assert simulation.shares(before)["c"] == pytest.approx(4 / 7, rel=0.05)
 
 
-def test_who_leaves_leaves_its_share_to_the_others():
-    simulation = Simulation(1, SIZES["equal"])
-    for tenant in "abc":
-        simulation.come(tenant)
-    simulation.go_on(50.0)
-    simulation.go_on(60.0, staying="ab")
-    before = simulation.used_s.copy()
-    simulation.go_on(160.0, staying="ab")
-    shares = simulation.shares(before)
-    assert shares["c"] == 0
-    assert shares["a"] == pytest.approx(1 / 3, rel=0.05)
-
-
 def test_who_used_an_idle_machine_owes_nothing_when_others_come():
     simulation = Simulation(1, SIZES["equal"])
     simulation.come("c")
     simulation.go_on(500.0)
     simulation.go_on(600.0, staying="")
     before = simulation.used_s.copy()
-    for tenant in "abc":
-        simulation.come(tenant)
+    simulation.come(*"abc")
     simulation.go_on(610.0)
     assert simulation.shares(before)["c"] == pytest.approx(4 / 7, rel=0.1)
 
@@ -191,8 +164,7 @@ def test_a_small_tenant_beside_a_flood_waits_for_one_batch_only():
     """Whoever asks for little waits for what runs, not for what others have queued."""
     sizes = {"a": lambda rng: 0.001, "b": lambda rng: 0.1, "c": lambda rng: 0.1}
     simulation = Simulation(1, sizes, window=500)
-    simulation.come("b")
-    simulation.come("c")
+    simulation.come("b", "c")
     simulation.go_on(3.0)
     simulation.window = 1
     simulation.come("a")

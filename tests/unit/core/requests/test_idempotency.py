@@ -18,15 +18,6 @@ def test_the_same_request_joins_the_one_that_runs_and_both_are_answered(world, a
     assert world.used_bytes == 0
 
 
-def test_two_payloads_that_come_at_the_same_time_are_computed_once(world, a, b):
-    first, second = world.ask(a, "k", digest=None), world.ask(b, "k", digest=None)
-    world.arrive(b, second)
-    world.arrive(a, first)
-    assert len(world.started) == 1
-    world.finish()
-    assert {world.kind(a, first), world.kind(b, second)} == {"ReplyResult"}
-
-
 def test_a_small_answer_is_repeated_until_it_is_old(world, a, b):
     world.ask(a, "k")
     world.finish()
@@ -84,8 +75,9 @@ def test_what_may_be_better_next_time_is_computed_again(world, a, failure):
 
 
 def test_a_rejection_is_repeated(world, a, b):
-    world.ask(a, "k")
+    request = world.ask(a, "k")
     world.finish(failure=e.Failure("rejected", "singular", "no"))
+    assert (world.code(a, request), world.used_bytes) == ("singular", 0)
     request = world.ask(b, "k")
     assert world.code(b, request) == "singular"
     assert world.answer(b, request).is_duplicate
@@ -141,18 +133,14 @@ def test_a_large_answer_that_was_cheap_is_only_noted(world, a, b):
     assert len(world.started) == 2
 
 
-def test_what_reached_nobody_is_kept_even_if_cheap(world, a, b):
-    world.ask(a, "k", LARGE)
-    world.close(a)
-    world.finish(compute_s=1e-6)
-    assert world.kind(b, world.ask(b, "k", LARGE)) == "Repeat"
-
-
-def test_what_could_not_be_delivered_is_kept_afterwards(world, a, b):
+@pytest.mark.parametrize("is_computed", [False, True], ids=["while it is computed", "while it is sent"])
+def test_what_reached_nobody_is_kept_even_if_cheap(world, a, b, is_computed):
     world.stop(a)
     world.ask(a, "k", LARGE)
-    world.finish(compute_s=1e-6)
+    if is_computed:
+        world.finish(compute_s=1e-6)
     world.close(a)
+    world.finish(compute_s=1e-6)
     assert world.kind(b, world.ask(b, "k", LARGE)) == "Repeat"
 
 
@@ -194,25 +182,19 @@ def test_remembering_is_bounded(world, a):
 # Those who go away, and those who crash
 
 
-def test_who_left_is_not_waited_for(world, a, b):
+@pytest.mark.parametrize("is_second_staying", [True, False])
+def test_it_is_computed_while_one_that_joined_waits(world, a, b, is_second_staying):
     world.ask(a, "blocks")
     first, second = world.ask(a, "k"), world.ask(b, "k")
     world.cancel(a, first)
     assert world.kind(a, first) == "ReplyCancelled"
-    world.cancel(b, second)
+    if not is_second_staying:
+        world.cancel(b, second)
     world.finish()
-    assert len(world.started) == 1, "nobody wanted it any more"
+    world.finish()
+    assert world.kind(b, second) == ("ReplyResult" if is_second_staying else "ReplyCancelled")
+    assert len(world.started) == 1 + is_second_staying
     assert world.used_bytes == 0
-
-
-def test_who_joined_goes_on_waiting_when_the_first_leaves(world, a, b):
-    world.ask(a, "blocks")
-    world.ask(a, "k")
-    second = world.ask(b, "k")
-    world.close(a)
-    world.finish()
-    world.finish()
-    assert world.kind(b, second) == "ReplyResult"
 
 
 def test_who_waits_for_a_payload_that_never_comes_sends_it_itself():
@@ -231,46 +213,6 @@ def test_a_running_request_that_nobody_waits_for_is_finished_and_remembered(worl
     world.cancel(a, request)
     world.finish()
     assert world.kind(b, world.ask(b, "k")) == "Repeat"
-
-
-def test_a_request_asked_for_again_while_the_first_one_is_given_up_runs_once(world, a, b):
-    request = world.ask(a, "k")
-    world.cancel(a, request)
-    second = world.ask(b, "k")
-    world.finish()
-    assert world.kind(b, second) == "ReplyResult"
-    assert len(world.started) == 1
-
-
-def test_a_cancelled_look_starts_nothing(world, a):
-    request = world.ask(a, "k", needs(reads=("hdfs://nn/in/x",)))
-    world.cancel(a, request)
-    world.looked()
-    assert not world.reads
-    assert not world.works
-
-
-def test_inputs_read_for_nobody_are_let_go_of(world, a):
-    request = world.ask(a, "k", needs(reads=("hdfs://nn/in/x",)))
-    world.looked()
-    world.cancel(a, request)
-    assert world.used_bytes > 0, "the thread still writes there"
-    world.read()
-    assert world.used_bytes == 0
-    assert not world.running
-
-
-def test_inputs_read_for_one_who_left_serve_one_who_came(world, a, b):
-    what = needs(reads=("hdfs://nn/in/x",))
-    world.ask(a, "k", what)
-    world.looked()
-    world.close(a)
-    second = world.ask(b, "k", what)
-    world.looked()
-    world.read()
-    world.finish()
-    assert world.kind(b, second) == "ReplyResult"
-    assert len(world.started) == 1
 
 
 def test_crashes_are_counted_by_key_also_of_those_who_come_again():

@@ -91,48 +91,27 @@ class World:
 
     def __init__(self, **changes):
         self.machine = RequestMachine(settings(**changes))
-        self.now_s = 100.0
-        self.connections = {}
-        self.tenants = {}
+        self.now_s, self.wake_s = 100.0, None
         self.n_connections = self.n_requests = 0
-        self.asked = {}
-        self.answers = {}
-        self.counts = Counter()
-        self.works = {}
-        self.records = {}
-        self.memory = {}
-        self.users = {}
-        self.shared = {}
-        self.outputs = {}
-        self.requests = {}
-        self.workers = {}
-        self.runs = {}
-        self.started = []
-        self.alone = []
+        self.connections, self.tenants, self.records = {}, {}, {}
+        self.asked, self.answers, self.counts = {}, {}, Counter()
+        self.works, self.requests, self.work_records = {}, {}, {}
+        self.memory, self.users, self.shared, self.outputs, self.segments = {}, {}, {}, {}, {}
+        self.workers, self.runs, self.started, self.alone = {}, {}, [], []
         self.looks, self.reads, self.writes, self.checks = [], [], [], []
-        self.replies = {}
-        self.stopped = set()
-        self.remembered = {}
-        self.blocked = {}
-        self.sending = {}
-        self.cut = []
-        self.can_create = True
-        self.is_drained = False
-        self.wake_s = None
-        self.work_records = {}
-        self.segments = {}
-        self._events = deque()
-        self._states = {}
-        self._reused = None
+        self.replies, self.remembered, self.stopped = {}, {}, set()
+        self.blocked, self.sending, self.cut = {}, {}, []
+        self.can_create, self.is_drained = True, False
+        self._events, self._states, self._reused = deque(), {}, None
 
     # Verbs
 
-    def open(self, tenant="t"):
+    def open(self, tenant="t", account=""):
         self.n_connections += 1
         self.connections[self.n_connections] = tenant
         self.tenants[self.n_connections] = tenant
         self.records[self.n_connections] = ConnectionRecord(self.n_connections)
-        self.apply(e.ConnectionOpened(self.n_connections, tenant, self.now_s))
+        self.apply(e.ConnectionOpened(self.n_connections, tenant, self.now_s, account))
         return self.n_connections
 
     def ask(self, connection, key=None, what=None, digest=b"digest", **more):
@@ -172,13 +151,15 @@ class World:
 
     def close(self, connection):
         """The client goes away; what it was being sent is over then."""
+        self._forget(connection)
+        self.apply(e.ConnectionClosed(connection, self.now_s))
+        self.sent(connection, was_sent=False)
+
+    def _forget(self, connection):
         self.connections.pop(connection)
         self.blocked.pop(connection, None)
         self.sending.pop(connection, None)
-        for request in [request for request in self.asked if request[0] == connection]:
-            self.asked.pop(request)
-        self.apply(e.ConnectionClosed(connection, self.now_s))
-        self.sent(connection, was_sent=False)
+        self.asked = {request: what for request, what in self.asked.items() if request[0] != connection}
 
     def worker(self, number=1, kind="cpu"):
         self.workers[number] = kind
@@ -223,25 +204,24 @@ class World:
 
     def looked(self, what=None, digest=b"stamps"):
         """All files that are being looked at are known now."""
-        works, self.looks = self.looks, []
-        for work in works:
-            found = what or self.requests[work].needs
-            self.apply(e.Looked(work, digest, found, self.now_s))
+        needs_of = lambda work: what or self.requests[work].needs  # noqa: E731
+        self._done("looks", lambda work: e.Looked(work, digest, needs_of(work), self.now_s))
 
     def checked(self, stamp=None):
-        works, self.checks = self.checks, []
-        for work in works:
-            self.apply(e.OutputLooked(work, stamp, self.now_s))
+        self._done("checks", lambda work: e.OutputLooked(work, stamp, self.now_s))
 
     def read(self):
-        works, self.reads = self.reads, []
-        for work in works:
-            self.apply(e.InputsRead(work, 100, self.now_s))
+        self._done("reads", lambda work: e.InputsRead(work, 100, self.now_s))
 
     def wrote(self, stamp="stamp"):
-        works, self.writes = self.writes, []
+        self._done("writes", lambda work: e.Written(work, stamp, self.now_s))
+
+    def _done(self, group, event_of):
+        """What a storage thread is at is over, for all works of a group."""
+        works = getattr(self, group)
+        setattr(self, group, [])
         for work in works:
-            self.apply(e.Written(work, stamp, self.now_s))
+            self.apply(event_of(work))
 
     def storage_failed(self, work):
         for group in (self.looks, self.reads, self.writes, self.checks):
@@ -282,7 +262,7 @@ class World:
         return self.answers.get((connection, request_id))
 
     def kind(self, connection, request_id):
-        answer = self.answers.get((connection, request_id))
+        answer = self.answer(connection, request_id)
         return "" if answer is None else type(answer).__name__
 
     def code(self, connection, request_id):
@@ -349,11 +329,8 @@ class World:
         return command._replace(**{name: self._number(value) for name, value in command._asdict().items()})
 
     def _number(self, value):
-        if isinstance(value, WorkRecord):
-            self.work_records[value.id] = value
-            return value.id
-        if isinstance(value, SegmentRecord):
-            self.segments[value.id] = value
+        if isinstance(value, WorkRecord | SegmentRecord):
+            (self.work_records if isinstance(value, WorkRecord) else self.segments)[value.id] = value
             return value.id
         if isinstance(value, ConnectionRecord):
             return value.session
@@ -362,8 +339,7 @@ class World:
     def _notice_given_up(self):
         """Works that are to be read once more have no memory meanwhile."""
         works = self.machine._state.works
-        states = {number: works[number].state.value for number in self.users.values() if number in works}
-        again = {number for number, state in states.items() if state in ("waiting", "looking", "reading")}
+        again = {each for each in works if works[each].state.value in ("waiting", "looking", "reading")}
         self.users = {segment: user for segment, user in self.users.items() if user not in again}
 
     def _check(self):
@@ -396,9 +372,6 @@ class World:
             assert request not in self.answers
             self.answers[request] = command
 
-    def _Admit(self, command):
-        self._know(command.work)
-
     def _know(self, work):
         """Note whose a work is; returns its request."""
         record = self.work_records[work]
@@ -409,6 +382,9 @@ class World:
             assert (self._received.connection, self._received.request_id) == request
         assert self.works[work] == request
         return self.requests[work]
+
+    def _Admit(self, command):
+        self._know(command.work)
 
     def _CreateSegment(self, command):
         number = command.segment
@@ -450,12 +426,11 @@ class World:
         assert record.output_offset + record.output_bytes <= self.memory[segment]
         self.outputs[work] = segment, record.output_offset
 
-    def _Skip(self, command):
-        self._unblock(command)
-
     def _unblock(self, command):
         if self.blocked.get(command.connection) == command.request_id:
             del self.blocked[command.connection]
+
+    _Skip = _unblock
 
     def _Look(self, command):
         assert command.work in self.works
@@ -508,14 +483,7 @@ class World:
             was_sent = command.connection in self.connections
             self._events.append(e.Sent(command.reply, was_sent, self.now_s))
 
-    def _ReplyFailure(self, command):
-        self._final(command)
-
-    def _ReplyBusy(self, command):
-        self._final(command)
-
-    def _ReplyCancelled(self, command):
-        self._final(command)
+    _ReplyFailure = _ReplyBusy = _ReplyCancelled = _final
 
     def _Remember(self, command):
         assert command.work in self.works
@@ -545,17 +513,10 @@ class World:
     def _Disconnect(self, command):
         if command.connection in self.connections:
             self.cut.append(command.connection)
-            self._hang_up(command.connection)
-
-    def _hang_up(self, connection):
-        self.connections.pop(connection)
-        self.blocked.pop(connection, None)
-        self.sending.pop(connection, None)
-        for request in [request for request in self.asked if request[0] == connection]:
-            self.asked.pop(request)
-        self._events.append(e.ConnectionClosed(connection, self.now_s))
-        for reply in [reply for reply, (to, _) in self.replies.items() if to == connection]:
-            self._events.append(e.Sent(reply, False, self.now_s))
+            self._forget(command.connection)
+            self._events.append(e.ConnectionClosed(command.connection, self.now_s))
+            unread = [reply for reply, (to, _) in self.replies.items() if to == command.connection]
+            self._events.extend(e.Sent(reply, False, self.now_s) for reply in unread)
 
     def _WakeAt(self, command):
         assert command.at_s > self.now_s

@@ -141,6 +141,18 @@ def test_one_error_names_the_place(app, words):
     assert words in str(raised.value)
 
 
+def test_what_an_earlier_run_left_is_read_by_a_submission_that_resumes():
+    app = dag(task("a", program=RUN, inputs=(("i", f"{FOLDER}/z/x"),)), is_resumed=True)
+    document = json.loads(json.dumps(app_document(app)))
+    assert parse_app(document) == app
+    document["definition"]["is_resumed"] = 1
+    with pytest.raises(ConfigError, match="is_resumed"):
+        parse_app(document)
+    del document["definition"]["is_resumed"]
+    with pytest.raises(ConfigError, match="which no predecessor of it makes"):
+        parse_app(document)
+
+
 def test_a_dag_takes_one_core_of_the_form_cpu():
     app = dag(task("a", program=RUN))
     wide = replace(app, spec=replace(app.spec, demands={Form.CPU: FormDemand(cores=2)}))

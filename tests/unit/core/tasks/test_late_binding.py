@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from yarn_accel.core.late_binding_reports import ClusterCount
 from yarn_accel.core.tasks.late_binding import LateBinder
 from yarn_accel.core.tasks.late_binding.values import (
     ClaimEnded,
@@ -12,7 +13,6 @@ from yarn_accel.core.tasks.late_binding.values import (
     ClaimRenewed,
     ClaimRequest,
     ClaimTimerTicked,
-    ClusterCount,
     ClusterCountsReceived,
     ClusterFiguresReceived,
     ExpireClaim,

@@ -4,10 +4,11 @@ import math
 
 import pytest
 
+from tests.fixtures.task_events import TaskEnded
 from tests.fixtures.task_world import MB, TaskWorld, app_spec, resource_spec
 from yarn_accel.core.tasks import learning
 from yarn_accel.core.tasks.commands import StartTask
-from yarn_accel.core.tasks.events import EndReason, IoSampled, TaskEnded, TaskMeasurement
+from yarn_accel.core.tasks.events import EndReason, IoSampled, TaskMeasurement
 from yarn_accel.core.tasks.learning import FigureStore
 from yarn_accel.core.tasks.policies import make
 from yarn_accel.core.tasks.values import AppFigures, Form, FormFigures
@@ -247,7 +248,7 @@ def test_a_first_task_that_fails_is_followed_by_another():
 def test_figures_from_before_need_no_first_task():
     store = FigureStore()
     measure(store, 13, 3)
-    made = TaskWorld(make("hdas", {}, store), lambda task, form: 16)
+    made = TaskWorld(make("hdas"), lambda task, form: 16, store)
     made.join(resource_spec("n1"))
     made.submit(app_spec("knn", gpu=(13, 3), is_declared=False))
     assert len(starts(made.decide())) == 4

@@ -2,17 +2,12 @@
 
 import pytest
 
+from tests.fixtures.driven_policy import DrivenPolicy
+from tests.fixtures.task_events import AppSubmitted, TaskEnded, TasksReady
 from tests.fixtures.task_world import MB, TaskWorld, app_spec, resource_spec, task_ids
+from yarn_accel.core.dags.events import Decide, TaskStarted
 from yarn_accel.core.tasks.commands import StartTask
-from yarn_accel.core.tasks.events import (
-    AppSubmitted,
-    Decide,
-    EndReason,
-    IoSampled,
-    TaskEnded,
-    TasksReady,
-    TaskStarted,
-)
+from yarn_accel.core.tasks.events import EndReason, IoSampled
 from yarn_accel.core.tasks.policies import POLICIES, SETTINGS, make
 from yarn_accel.core.tasks.values import AppSpec, Form, FormDemand
 from yarn_accel.errors import ConfigError
@@ -185,7 +180,8 @@ def test_figures_differ_by_kind_of_accelerator():
     spec.declared.accelerators["fast"] = type(spec.declared.forms[Form.GPU])(0, 10)
     made = world("hdas+", resource_spec("n1", gpus=1), resource_spec("n2", gpus=1, accelerator="fast"))
     submit(made, spec)
-    assert made.policy.gpu_seconds_left() == pytest.approx(4 / (1 / 40 + 1 / 10))
+    [candidate] = made.policy.candidates("n1", Form.CPU)
+    assert candidate.excluded == "tail guard: 90 s on a core, GPUs end all in 32 s"  # 4 / (1/40 + 1/10)
     commands = made.decide()
     assert [c.reason.rpartition("; ")[2] for c in commands] == [
         "40 s predicted, delay 1",
@@ -220,23 +216,23 @@ def test_every_task_is_done_once(name):
     )
     made.run()
     assert len(made.done) == 40
-    assert made.policy.state.apps == {}
+    assert made.policy.table.apps == {}
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_unknown_ids_are_ignored_and_counted(name):
-    policy = make(name)
+    policy = DrivenPolicy(make(name))
     policy.apply(TasksReady("nobody", ("t",), 0))
     policy.apply(TaskStarted("t", "n1", Form.CPU, 0))
     policy.apply(TaskEnded("t", "n1", EndReason.DONE, 0))
     policy.apply(IoSampled("n1", 0, 0, 0, 0))
     assert policy.apply(Decide(0)) == ()
     assert policy.candidates("n1", Form.CPU) == ()
-    assert sum(policy.state.ignored.values()) == 4
+    assert sum(policy.ignored.values()) == 4
 
 
 def test_an_application_twice_is_misuse():
-    policy = make("fifo")
+    policy = DrivenPolicy(make("fifo"))
     policy.apply(AppSubmitted(app_spec("a", cpu=(0, 5)), 0))
     policy.apply(AppSubmitted(app_spec("a", cpu=(0, 5)), 1))
     with pytest.raises(ConfigError, match="application a: submitted twice"):
@@ -286,7 +282,7 @@ def test_what_never_began_does_not_count_as_dispatched():
         if begins:
             policy.apply(TaskStarted(command.task, "n1", Form.GPU, 1))
         policy.apply(TaskEnded(command.task, "n1", EndReason.LOST, 2))
-        app = policy.state.apps["a"]
+        app = policy.table.apps["a"]
         assert (app.n_alloc, app.n_gpu) == counts
 
 
@@ -313,7 +309,7 @@ def test_samples_and_what_began_and_ended_since_are_added_up():
     policy.apply(TasksReady("knn", task_ids("knn", 2), 0))
     policy.apply(IoSampled("n1", 10 * MB, 1, 0, 0))
     policy.apply(Decide(1))
-    record = policy.state.resources["n1"]
+    record = policy.table.resources["n1"]
     request = 1024 * MB / 12.99
     assert record.load(1) == pytest.approx((10 * MB + 2 * request, 3))
     for task in ("knn-0000", "knn-0001"):
@@ -327,7 +323,7 @@ def test_samples_and_what_began_and_ended_since_are_added_up():
     assert record.load(5) == (60 * MB, 2)
     # One that is older than the last is ignored.
     policy.apply(IoSampled("n1", 0, 0, 0.5, 6))
-    assert policy.state.ignored["IoSampled"] == 1
+    assert policy.ignored["IoSampled"] == 1
 
 
 def test_a_task_needs_what_its_form_demands():

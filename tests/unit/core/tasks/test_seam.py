@@ -4,8 +4,9 @@ import pytest
 
 from tests.fixtures.task_world import TaskWorld, app_spec, resource_spec
 from tests.fixtures.toy_policy import ToyQueuePolicy
+from yarn_accel.core.dags.events import Decide
 from yarn_accel.core.tasks.commands import EndTask, EnqueueTask, TakeBackTask
-from yarn_accel.core.tasks.events import Decide, EndReason
+from yarn_accel.core.tasks.events import EndReason
 from yarn_accel.core.tasks.policies import POLICIES, make
 from yarn_accel.core.tasks.values import Form
 

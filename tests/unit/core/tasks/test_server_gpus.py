@@ -4,20 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.driven_policy import DrivenPolicy, ServerGpusChanged
+from tests.fixtures.task_events import AppSubmitted, ResourceJoined, TaskEnded, TasksReady
 from tests.fixtures.task_world import MB
 from tests.unit.core.tasks.service.policies import first_come
 from tests.unit.core.tasks.service.world import LARGE, SMALL, World, app
+from yarn_accel.core.dags.events import Decide
 from yarn_accel.core.tasks.applications import OPERATION_PROGRAM, AppDefinition, FormProgram
 from yarn_accel.core.tasks.commands import StartTask
-from yarn_accel.core.tasks.events import (
-    AppSubmitted,
-    Decide,
-    EndReason,
-    ResourceJoined,
-    ServerGpusChanged,
-    TaskEnded,
-    TasksReady,
-)
+from yarn_accel.core.tasks.events import EndReason
 from yarn_accel.core.tasks.policies import POLICIES, make
 from yarn_accel.core.tasks.server_gpus import ServingServers, share_server_gpus
 from yarn_accel.core.tasks.service import events as ev
@@ -60,7 +55,7 @@ SERVED = {Form.GPU: FormDemand(gpus=1, is_served=True)}
 
 @pytest.mark.parametrize("name", [each for each in POLICIES if each != "hadoop"])
 def test_operation_tasks_use_the_servers_gpus_and_commands_the_workers_own(name):
-    policy = make(name)
+    policy = DrivenPolicy(make(name))
     policy.apply(ResourceJoined(ResourceSpec("w1", "n1", 8, 1, 0, 1e8, server_gpus=2), 0.0))
     submitted(policy, "op", SERVED)
     submitted(policy, "own", {Form.GPU: FormDemand(gpus=1)})
@@ -74,7 +69,7 @@ def test_operation_tasks_use_the_servers_gpus_and_commands_the_workers_own(name)
 
 @pytest.mark.parametrize("name", list(POLICIES))
 def test_a_node_without_a_server_gets_no_operation_task(name):
-    policy = make(name)
+    policy = DrivenPolicy(make(name))
     policy.apply(ResourceJoined(ResourceSpec("w1", "n1", 8, 4, 0, 1e8), 0.0))
     submitted(policy, "op", SERVED)
     assert placed(policy) == []
@@ -84,7 +79,7 @@ def test_a_node_without_a_server_gets_no_operation_task(name):
 
 @pytest.mark.parametrize("name", ["fifo", "model", "hdas", "hdas+"])
 def test_gpus_of_a_server_may_come_and_go_while_tasks_use_them(name):
-    policy = make(name)
+    policy = DrivenPolicy(make(name))
     policy.apply(ResourceJoined(ResourceSpec("w1", "n1", 8, 0, 0, 1e8), 0.0))
     submitted(policy, "op", SERVED)
     assert placed(policy) == []
@@ -103,7 +98,7 @@ def test_gpus_of_a_server_may_come_and_go_while_tasks_use_them(name):
 
 @pytest.mark.parametrize("name", ["fifo", "hdas"])
 def test_where_there_is_a_cpu_form_the_policy_chooses(name):
-    policy = make(name)
+    policy = DrivenPolicy(make(name))
     policy.apply(ResourceJoined(ResourceSpec("w1", "n1", 4, 0, 0, 1e8, server_gpus=1), 0.0))
     submitted(policy, "op", {**SERVED, Form.CPU: FormDemand()})
     assert [form for *_, form in placed(policy)] == [Form.GPU, Form.CPU, Form.CPU, Form.CPU]

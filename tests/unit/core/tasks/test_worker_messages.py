@@ -28,6 +28,7 @@ from yarn_accel.core.tasks.worker_messages import (
     Counter,
     IoSample,
     OrderNumber,
+    OrderParser,
     WorkerOrder,
     WorkerReport,
     order_document,
@@ -115,6 +116,26 @@ def test_both_documents_come_back_as_they_were() -> None:
     assert parse_report(sent(report_document(REPORT))) == REPORT
     empty = WorkerReport(ResourceId("w"), "w", "0" * 16, 0, None, 0, 0, 0)
     assert parse_report(sent(report_document(empty))) == empty
+
+
+def test_what_an_order_lists_as_the_one_before_did_is_read_once() -> None:
+    parser = OrderParser()
+    first, other = parser.parse(sent(order_document(ORDER))), parser.parse(sent(order_document(ORDER)))
+    assert other == ORDER
+    assert all(one is two for one, two in zip(first.attempts, other.attempts, strict=True))
+
+    def changed(**values: object) -> Any:
+        document = sent(order_document(ORDER))
+        document["attempts"][0].update(values)
+        return document
+
+    is_taken_back = not ORDER.attempts[0].take_back
+    assert parser.parse(changed(take_back=is_taken_back)).attempts[0].take_back is is_taken_back
+    with pytest.raises(RemoteProtocolError, match=r"order\.attempts\[0\]\.form"):
+        parser.parse(changed(form="none"))
+    doubled = {**changed(), "attempts": changed()["attempts"][:1] * 2}
+    with pytest.raises(RemoteProtocolError, match="twice"):
+        parser.parse(doubled)
 
 
 FREE_NAMES = ("environment", "files", "inputs")

@@ -22,6 +22,7 @@ from yarn_accel.core.tasks.worker_state import (
     ClockTicked,
     MemoryMeasured,
     OrderReceived,
+    ProcessesEnded,
     RunEnded,
     SendReport,
     StartAttempt,
@@ -66,6 +67,10 @@ class Worker:
     def end(self, partition: int, end: AttemptEnd = DONE) -> tuple[WorkerAction, ...]:
         return self.apply(RunEnded(attempt(partition), end, self.now_s))
 
+    def write(self, partition: int) -> tuple[WorkerAction, ...]:
+        """Its processes have ended, and its output is written."""
+        return self.apply(ProcessesEnded(attempt(partition), self.now_s))
+
     def tick(self, seconds: float) -> tuple[WorkerAction, ...]:
         self.now_s += seconds
         return self.apply(ClockTicked(self.now_s))
@@ -94,10 +99,45 @@ def test_what_fits_starts_and_the_next_follows_at_once() -> None:
     assert SendReport(is_urgent=False) in actions, "what follows is reported with it"
 
 
+def test_the_next_one_starts_while_an_output_is_written() -> None:
+    worker = Worker(cores=1, gpus=1, memory_bytes=10)
+    needs = {"gpus": 1, "memory_bytes": 10}
+    worker.order(*(task(n, **needs) for n in range(1, 6)))
+    assert started(worker.write(1)) == {attempt(2): (0,)}, "it has left its core, memory and GPU"
+    assert worker.write(1) == (), "it has done so once"
+    assert worker.phases() == {1: "running", 2: "running", 3: "queued", 4: "queued", 5: "queued"}
+    assert started(worker.write(2)) == {attempt(3): (0,)}
+    assert started(worker.write(3)) == {}, "while two write, a third one keeps its place"
+    assert started(worker.end(1)) == {attempt(4): (0,)}, "one of the two has ended, and it leaves its place"
+    assert started(worker.write(4)) == {}
+    assert started(worker.end(3)) == {attempt(5): (0,)}
+    assert (worker.write(3), worker.write(9)) == ((), ()), "nothing of these is there"
+
+
+def test_an_attempt_whose_output_is_written_is_stopped_as_others_are() -> None:
+    worker = Worker(cores=1)
+    first, second = task(1, time_limit_s=10), task(2)
+    worker.order(first, second)
+    worker.write(1)
+    assert worker.tick(11) == (StopAttempt(attempt(1), StopForce.TERMINATE),)
+    assert worker.order(first) == (StopAttempt(attempt(2), StopForce.TERMINATE),)
+    worker.end(1, AttemptEnd(AttemptOutcome.FAILED))
+    assert worker.outcome(1).outcome is AttemptOutcome.TIMED_OUT
+
+
+def test_inputs_are_of_what_waits_in_its_order_and_of_what_runs() -> None:
+    worker = Worker(cores=1)
+    worker.order(*(task(n, inputs=(("in", f"file:///{n}"), ("all", "file:///all"))) for n in (1, 3, 2)))
+    waiting, running = worker.state.inputs()
+    assert waiting == ["file:///3", "file:///all", "file:///2", "file:///all"]
+    assert running == ["file:///1", "file:///all"]
+
+
 def test_news_is_urgent_where_nothing_waits_here_or_an_attempt_failed() -> None:
     worker = Worker(cores=1)
     urgent, soon = SendReport(), SendReport(is_urgent=False)
-    assert worker.order(task(1), task(2), task(3), task(4))[-1] == soon, "its end may come before"
+    assert Worker(cores=2).order(task(1))[-1] == soon, "another one can start here"
+    assert len(worker.order(task(1), task(2), task(3), task(4))) == 1, "nothing can: its end may come before"
     assert worker.end(1)[-1] == soon
     assert worker.end(2, AttemptEnd(AttemptOutcome.FAILED))[-1] == urgent
     assert worker.end(3)[-1] == urgent

@@ -1,11 +1,8 @@
 """Messages between owner and worker: sizes, descriptors, numbering."""
 
-from __future__ import annotations
-
 import gc
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,22 +20,20 @@ from yarn_accel.wire import TensorSpec
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Channel, Channel]]:
+def pair():
     ours, theirs = (Channel(sock) for sock in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     yield ours, theirs
     ours.close()
     theirs.close()
 
 
-def n_fds() -> int:
+def n_fds():
     gc.collect()  # what earlier tests left must not go while we count
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.mark.parametrize("n_bytes", [1, 32768, 32769, 5_000_000])
-def test_a_message_of_any_length_arrives_without_a_reader(
-    pair: tuple[Channel, Channel], n_bytes: int
-) -> None:
+def test_a_message_of_any_length_arrives_without_a_reader(pair, n_bytes):
     message = b"{" + bytes(n_bytes - 1)
     before = n_fds()
     for _ in range(3):
@@ -48,7 +43,7 @@ def test_a_message_of_any_length_arrives_without_a_reader(
     assert n_fds() == before
 
 
-def test_descriptors_travel_beside_a_message(pair: tuple[Channel, Channel]) -> None:
+def test_descriptors_travel_beside_a_message(pair):
     fds = [os.memfd_create(f"test-{i}") for i in range(100)]
     pair[0].send(encode_object(map=1), fds)
     message, received = pair[1].receive()
@@ -59,9 +54,7 @@ def test_descriptors_travel_beside_a_message(pair: tuple[Channel, Channel]) -> N
         os.close(fd)
 
 
-def test_what_was_sent_before_the_end_arrives_though_something_was_left_unread(
-    pair: tuple[Channel, Channel],
-) -> None:
+def test_what_was_sent_before_the_end_arrives_though_something_was_left_unread(pair):
     """A worker says why it ends while orders to it are on their way."""
     ours, theirs = pair
     ours.send(b"an order")
@@ -71,7 +64,7 @@ def test_what_was_sent_before_the_end_arrives_though_something_was_left_unread(
     assert ours.receive() == (b"", [])
 
 
-def test_the_end_is_an_empty_message(pair: tuple[Channel, Channel]) -> None:
+def test_the_end_is_an_empty_message(pair):
     assert not pair[1].is_readable(0.0)
     pair[0].send(b"{}")
     pair[0].close()
@@ -82,9 +75,7 @@ def test_the_end_is_an_empty_message(pair: tuple[Channel, Channel]) -> None:
         pair[1].send(b"{}")
 
 
-def test_a_message_that_is_too_long_is_refused(
-    pair: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_that_is_too_long_is_refused(pair, monkeypatch):
     pair[0].send(b"{" + bytes(100_000))
     monkeypatch.setattr(protocol, "_MAX_MESSAGE_BYTES", 50_000)
     before = n_fds()
@@ -93,7 +84,7 @@ def test_a_message_that_is_too_long_is_refused(
     assert n_fds() == before
 
 
-def test_a_message_elsewhere_without_its_memfd_is_refused(pair: tuple[Channel, Channel]) -> None:
+def test_a_message_elsewhere_without_its_memfd_is_refused(pair):
     fds = [os.memfd_create("one"), os.memfd_create("two")]
     pair[0].send(bytes([protocol.ELSEWHERE]), fds)
     with pytest.raises(ValueError, match="too long"):
@@ -102,7 +93,7 @@ def test_a_message_elsewhere_without_its_memfd_is_refused(pair: tuple[Channel, C
         os.close(fd)
 
 
-def test_numbers_stay_as_long_as_they_are_used() -> None:
+def test_numbers_stay_as_long_as_they_are_used():
     numbering = Numbering()
     assert numbering.number("a") == (0, True)
     for i in range(3 * MAX_SLOTS):
@@ -114,7 +105,7 @@ def test_numbers_stay_as_long_as_they_are_used() -> None:
     assert numbering.number(5) == (numbering.number(5)[0], True)
 
 
-def test_descriptions_survive_json() -> None:
+def test_descriptions_survive_json():
     specs = (TensorSpec("<f8", (2, 3), "F"), TensorSpec("|u1", ()))
     text = protocol.encode(specs_to(specs))
     assert specs_from(protocol.decode(text)) == specs

@@ -61,18 +61,19 @@ class Executor:
         return [Answer(task.id, compute_s=1.0, kernel_s=1.0) for task in tasks]
 
 
+def listener():
+    """What was answered, what tells of it, and who is to be answered."""
+    answered, news = [], threading.Semaphore(0)
+    return answered, news, lambda answers: (answered.append(answers), news.release())
+
+
 def task(number, is_alone=False):
     return SimpleNamespace(id=number, is_alone=is_alone)
 
 
 @pytest.mark.parametrize("n_lanes", [2, 3])
 def test_nothing_is_computed_beside_one_that_is_to_be_alone(clock, n_lanes):
-    answered, news = [], threading.Semaphore(0)
-
-    def answer(answers):
-        answered.append(answers[0].task)
-        news.release()
-
+    answered, news, answer = listener()
     executors = [Executor() for _ in range(n_lanes)]
     several = lanes.Lanes(executors, answer)
     for number in range(2 + n_lanes):
@@ -85,16 +86,11 @@ def test_nothing_is_computed_beside_one_that_is_to_be_alone(clock, n_lanes):
                 assert not other.begun.acquire(timeout=0.05), "the one before is not answered"
         executor.may_end.release()
         assert news.acquire(timeout=300)
-    assert answered == list(range(2 + n_lanes))
+    assert [answers[0].task for answers in answered] == list(range(2 + n_lanes))
 
 
 def test_answers_keep_their_order_and_no_second_is_charged_twice(clock):
-    answered, news = [], threading.Semaphore(0)
-
-    def answer(answers):
-        answered.append(answers)
-        news.release()
-
+    answered, news, answer = listener()
     executors = [Executor(), Executor()]
     both = lanes.Lanes(executors, answer)
     for number, executor in enumerate(executors):
@@ -112,9 +108,9 @@ def test_answers_keep_their_order_and_no_second_is_charged_twice(clock):
 
 
 def test_who_was_alone_is_charged_what_it_says(clock):
-    answered, news = [], threading.Semaphore(0)
+    answered, news, answer = listener()
     executor = Executor()
-    alone = lanes.Lanes([executor], lambda answers: (answered.append(answers), news.release()))
+    alone = lanes.Lanes([executor], answer)
     alone.put([task(1)])
     assert executor.begun.acquire(timeout=300)
     clock.now_s += 5.0

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from yarn_accel.core.dags.heft import Matrix
+from yarn_accel.core.dags.live.rows import PlannedRows
 from yarn_accel.core.dags.model import Dag, Machine, SubmittedDag
 from yarn_accel.core.tasks.durations import DurationKind, DurationStore
-from yarn_accel.core.tasks.values import ResourceId
+from yarn_accel.core.tasks.values import AppId, ResourceId
 
 _DEFAULT_S = 1.0
 #: A belief that changed by so much makes a new plan.
@@ -21,24 +22,15 @@ class ExpectedTimes:
 
     Args:
         durations: what is learned.
-        node_of: the node of a machine.
+        rows: the DAGs, and the workers of machines.
     """
 
-    def __init__(self, durations: DurationStore, node_of: Callable[[ResourceId], str]) -> None:
+    def __init__(self, durations: DurationStore, rows: PlannedRows) -> None:
         self.durations = durations
-        self._node_of = node_of
-        self._dags: dict[str, SubmittedDag] = {}
+        self._rows = rows
         #: What plans were made with.
         self._used: dict[tuple[DurationKind, str], float] = {}
         self._changed: set[str] = set()
-
-    def add(self, dag: SubmittedDag) -> None:
-        """A DAG is there from now on."""
-        self._dags[dag.dag.name] = dag
-
-    def remove(self, name: str) -> None:
-        """A DAG is no more."""
-        self._dags.pop(name, None)
 
     def is_known(self, dag: SubmittedDag) -> bool:
         """Whether something is known of all its kinds."""
@@ -46,9 +38,8 @@ class ExpectedTimes:
 
     def matrix(self, dag: Dag, machines: Sequence[Machine]) -> Matrix:
         """w: row per task, column per machine; what nobody knows is the median of the rest."""
-        submitted = self._dags[dag.name]
         nodes = [self._node_of(each.machine) for each in machines]
-        kinds = submitted.kinds
+        kinds = self._rows.dags[AppId(dag.name)].dag.kinds
         numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
         rows = np.array([[self._factor(kind, node) for node in nodes] for kind in numbers])
         base_s = np.array([task.runtime_s for task in dag.tasks], dtype=np.float64)
@@ -57,13 +48,12 @@ class ExpectedTimes:
         seconds[np.isnan(seconds)] = float(np.median(known)) if len(known) else _DEFAULT_S
         return seconds
 
-    def learn(self, dag: str, number: int, node: str, happened_s: float, predicted_s: float | None) -> None:
+    def learn(
+        self, dag: SubmittedDag, number: int, node: str, happened_s: float, predicted_s: float | None
+    ) -> None:
         """A task ended well after so many seconds, without transfers."""
-        submitted = self._dags.get(dag)
-        if submitted is None:
-            return
-        kind = submitted.kinds[number]
-        runtime_s = submitted.dag.tasks[number].runtime_s if kind.is_declared else 1.0
+        kind = dag.kinds[number]
+        runtime_s = dag.dag.tasks[number].runtime_s if kind.is_declared else 1.0
         self.durations.observe(kind, node, runtime_s or 0.0, happened_s, predicted_s)
         factor, used = self.durations.factor(kind, node), self._used.get((kind, node))
         if factor is not None and (used is None or abs(factor - used) > _CHANGE * used):
@@ -72,7 +62,11 @@ class ExpectedTimes:
     def take_changed(self) -> set[str]:
         """The DAGs whose times have changed since this was asked last."""
         changed, self._changed = self._changed, set()
-        return {name for name, each in self._dags.items() if each.kinds[0].name in changed}
+        return {name for name, live in self._rows.dags.items() if live.dag.kinds[0].name in changed}
+
+    def _node_of(self, machine: ResourceId) -> str:
+        place = self._rows.places.get(machine)
+        return "" if place is None else place.worker.spec.node
 
     def _factor(self, kind: DurationKind, node: str) -> float:
         factor = self.durations.factor(kind, node)

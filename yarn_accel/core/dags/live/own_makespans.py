@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from yarn_accel.core.dags.heft import heft
 from yarn_accel.core.dags.live.expected_times import ExpectedTimes
-from yarn_accel.core.dags.model import DagId, Machine, SubmittedDag
-from yarn_accel.core.dags.state import DagRecord, DagState
+from yarn_accel.core.dags.live.rows import LiveDag
+from yarn_accel.core.dags.model import DagId, Machine
+from yarn_accel.core.dags.state import DagState
 from yarn_accel.core.tasks.values import AppId
 
 #: The own makespans that one decision computes are of DAGs with so many tasks together, or of one DAG: that
@@ -15,20 +16,6 @@ from yarn_accel.core.tasks.values import AppId
 MOST_ADMITTED = 2000
 #: DAGs with more tasks keep the own makespan of their arrival: another one takes long.
 _MOST_RECOMPUTED = 5000
-
-
-class LiveDag:
-    """A DAG from its submission until its application has ended."""
-
-    __slots__ = ("is_known", "machines", "n_moved", "own_makespan_s", "record", "submitted")
-
-    def __init__(self, submitted: SubmittedDag) -> None:
-        self.submitted = submitted
-        self.record: DagRecord | None = None
-        self.machines: tuple[Machine, ...] = ()
-        self.own_makespan_s: float | None = None
-        self.is_known = False
-        self.n_moved = 0
 
 
 class OwnMakespans:
@@ -50,7 +37,7 @@ class OwnMakespans:
             if live.record is None:
                 live.record = self._state.dags.get(DagId(app))
                 if live.record is not None:
-                    live.is_known = self._times.is_known(live.submitted)
+                    live.is_known = self._times.is_known(live.dag)
                     live.machines, live.own_makespan_s = machines, live.record.own.makespan_s
             elif len(machines) > len(live.machines):
                 live.machines, live.own_makespan_s = machines, None
@@ -86,7 +73,7 @@ class OwnMakespans:
 
     def compute(self, live: LiveDag) -> int:
         """With what is known now, on the most machines that there were; returns the number of its tasks."""
-        dag = live.submitted.dag
+        dag = live.dag.dag
         if len(dag.tasks) > _MOST_RECOMPUTED:
             return 0
         seconds = self._times.matrix(dag, live.machines)

@@ -7,22 +7,130 @@ there and what should.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from yarn_accel.core.dags.events import DagCancelled, DagEvent, DagPaused, DagSubmitted, MachineJoined
-from yarn_accel.core.dags.model import Machine
-from yarn_accel.core.dags.policies.options import DagPolicyOptions
-from yarn_accel.core.dags.state import DagState, DagTaskRecord, DagTaskState, MachineRecord
+from yarn_accel.core.dags.events import (
+    DagEvent,
+    DagSubmitted,
+    Decide,
+    MachineJoined,
+    ResourceLeft,
+    TaskStarted,
+)
+from yarn_accel.core.dags.model import Machine, PriorityClass
+from yarn_accel.core.dags.slowdown import Slowdowns
+from yarn_accel.core.dags.state import TO_START, DagState, DagTaskRecord, DagTaskState, MachineRecord
 from yarn_accel.core.dags.timeline import Timeline
 from yarn_accel.core.tasks.commands import EnqueueTask, TakeBackTask, TaskCommand
-from yarn_accel.core.tasks.events import Decide, ResourceLeft, TaskEnded, TaskStarted
-from yarn_accel.core.tasks.values import Form
+from yarn_accel.core.tasks.events import EndReason
+from yarn_accel.core.tasks.values import Form, ResourceId
+from yarn_accel.errors import ConfigError
 
 _MOST_SHOWN = 6
-_TO_START = (DagTaskState.IN_POOL, DagTaskState.WAITS)
+
+
+@dataclass(frozen=True, slots=True)
+class DagPolicyOptions:
+    """What a policy may be set to; a policy takes those that mean something to it.
+
+    Attributes:
+        most_moves: so often a task may go from one machine's queue to another's; then it keeps its machine.
+        overdue_after: a task that has waited in the pool for so many times its DAG's own makespan is overdue.
+        overdue_share: share of the machines' time that overdue tasks may take, whatever their class.
+        backfill: `threshold` lets a backfilled task overrun its gap by C (equation 4), `exact` does not,
+            `none` has no backfilling.
+        take_back: False leaves planned tasks where they are.
+        queue_depth: planned tasks that lie at each worker.
+    """
+
+    most_moves: int = 8
+    overdue_after: float = 10.0
+    overdue_share: float = 0.1
+    backfill: str = "threshold"
+    take_back: bool = True
+    queue_depth: int = 1
+
+    def __post_init__(self) -> None:
+        for key, least in (("most_moves", 0), ("queue_depth", 1)):
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"policy.{key}: expected a whole number from {least}, found {value!r}")
+        for key, most in (("overdue_after", math.inf), ("overdue_share", 1.0)):
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+                raise ConfigError(
+                    f"policy.{key}: expected a number above 0 and up to {most}, found {value!r}"
+                )
+        if self.backfill not in ("threshold", "exact", "none"):
+            raise ConfigError(f"policy.backfill: expected threshold, exact or none, found {self.backfill!r}")
+        if not isinstance(self.take_back, bool):
+            raise ConfigError(f"policy.take_back: expected true or false, found {self.take_back!r}")
+
+
+class PlannedReason(NamedTuple):
+    """Why a task is planned where it is, as numbers; a call writes the line for its owner.
+
+    Attributes:
+        machines: by column.
+        column: of the machine where it is planned; None: it is planned nowhere.
+        end_s: when it ends there.
+        finish_s: row of float64, as bytes: its finish on each machine, NaN where that was not looked at.
+        from_s: times are shown as seconds after this.
+    """
+
+    rank: float
+    priority_class: PriorityClass
+    slowdown: float
+    machines: tuple[ResourceId, ...]
+    column: int | None
+    end_s: float
+    finish_s: bytes
+    from_s: float
+    note: str
+
+    def __call__(self) -> str:
+        """The line."""
+        finish_s, machines, from_s = np.frombuffer(self.finish_s), self.machines, self.from_s
+        if (at := self.column) is not None and finish_s[at] != self.end_s:
+            # The finish on all machines is noted for the first tasks of a queue alone, and goes out of date.
+            shown = f"{machines[at]} {self.end_s - from_s:.6g}"
+        else:
+            finish_s = finish_s - from_s
+            n_known = len(finish_s) - int(np.isnan(finish_s).sum())
+            best = finish_s.argsort(kind="stable")[: min(_MOST_SHOWN, n_known)].tolist()
+            shown = ", ".join(f"{machines[at]} {finish_s.item(at):.6g}" for at in best)
+            if len(best) < n_known:
+                shown += f" and {n_known - len(best)} later"
+        parts = [
+            f"rank {self.rank:.6g}",
+            f"class {self.priority_class.word}",
+            f"SD {self.slowdown:.3f}",
+            f"finish by machine: {shown}",
+        ]
+        return "; ".join([*parts, self.note] if self.note else parts)
+
+
+def _reason_of(
+    task: DagTaskRecord, machines: tuple[ResourceId, ...], from_s: float = 0.0
+) -> Callable[[], str]:
+    dag, host = task.dag, task.host
+    why = PlannedReason(
+        task.rank,
+        dag.priority_class,
+        dag.slowdown,
+        machines,
+        None if host is None else host.column,
+        task.end_s,
+        task.finish_s.tobytes(),
+        from_s,
+        task.note,
+    )
+    return cast("Callable[[], str]", why)  # which mypy does not believe of a tuple
 
 
 class DagPolicy:
@@ -31,35 +139,40 @@ class DagPolicy:
     name: ClassVar[str]
     #: The settings that it takes: fields of `DagPolicyOptions`.
     settings: ClassVar[tuple[str, ...]] = ("queue_depth",)
+    #: Each task of the pool is planned.
+    plans_all: ClassVar[bool] = True
 
     def __init__(self, bandwidth_bytes_per_s: float, options: DagPolicyOptions | None = None) -> None:
         self.options = options or DagPolicyOptions()
         self.state = DagState(bandwidth_bytes_per_s)
+        self.slowdowns = Slowdowns(self.state)
         self.timeline: Timeline[DagTaskRecord] = Timeline(self.state.free_s(0.0))
         self._hosts: tuple[MachineRecord, ...] = ()
         #: How often a task went from one machine's queue to another's.
         self.n_moved = 0
-        #: False where plans do not lie at machines: who drives this counts what leaves their queues.
-        self.counts_moves = True
+        #: False where who drives this orders what is in queues, and counts what leaves them.
+        self.orders_queues = True
+        #: Tasks that are planned for each machine, by policies that plan so far alone.
+        self.horizon = 16
 
     def apply(self, event: DagEvent) -> tuple[TaskCommand, ...]:
-        """Take one fact in; commands come from `Decide` alone, those that take back first."""
+        """Take one fact of a simulation in; commands come from `Decide` alone, those that take back first."""
+        state = self.state
         if isinstance(event, Decide):
-            return tuple(self._decide(event.now_s))
+            return tuple(self.decide(event.now_s))
         if isinstance(event, DagSubmitted):
-            self.state.submit(event)
-        elif isinstance(event, DagCancelled):
-            self.state.cancel(event)
-        elif isinstance(event, DagPaused):
-            self.state.pause(event)
+            state.submit(event)
         elif isinstance(event, MachineJoined):
-            self.state.join(event)
+            state.join(event.machine, event.now_s)
         elif isinstance(event, ResourceLeft):
-            self.state.leave(event)
+            state.leave(event.resource, event.now_s)
         elif isinstance(event, TaskStarted):
-            self.state.start(event)
-        elif isinstance(event, TaskEnded):
-            self.state.end(event)
+            host = state.machine(event.resource)
+            assert host is not None, f"{event.resource}: is not there"
+            state.run(state.task(event.task), host, event.now_s)
+        elif (task := state.task(event.task)).state is DagTaskState.RUNS:  # its machine may have left first
+            end = state.finish if event.reason is EndReason.DONE else state.give_up
+            end(task, event.now_s)
         return ()
 
     def plan_tasks(self, now_s: float) -> None:
@@ -68,39 +181,28 @@ class DagPolicy:
 
     def reason(self, task: DagTaskRecord, from_s: float = 0.0) -> str:
         """One line for a task's owner: why it is planned where it is; seconds are those after `from_s`."""
-        dag = task.dag
-        finish_s = task.finish_s - from_s
-        n_known = len(finish_s) - int(np.isnan(finish_s).sum())
-        best = finish_s.argsort(kind="stable")[: min(_MOST_SHOWN, n_known)].tolist()
-        machines = self.state.machines
-        shown = ", ".join(f"{machines[at].name} {finish_s.item(at):.6g}" for at in best)
-        if len(best) < n_known:
-            shown += f" and {n_known - len(best)} later"
-        parts = [
-            f"rank {task.rank:.6g}",
-            f"class {dag.priority_class.word}",
-            f"SD {dag.slowdown:.3f}",
-            f"finish by machine: {shown}",
-        ]
-        return "; ".join([*parts, task.note] if task.note else parts)
+        return _reason_of(task, self.state.names, from_s)()
 
     def validate(self) -> None:
         """Raise AssertionError where the state or the plan contradicts itself; for tests."""
         self.state.validate()
         planned = [task for queue in self.timeline.queues for task in queue]
         assert len(planned) == len(set(map(id, planned)))
-        assert {task.task for task in self.state.pool()} <= {task.task for task in planned} or (
-            not self.state.machines
-        )
+        to_plan = {
+            task.task
+            for task in self.state.pool()
+            if task.host is not None or (self.plans_all and not task.dag.n_unplanned)
+        }
+        assert to_plan <= {task.task for task in planned} or not self.state.machines
 
     # One decision
 
-    def _decide(self, now_s: float) -> list[TaskCommand]:
+    def decide(self, now_s: float) -> list[TaskCommand]:
+        """Plan, and say what is to change at the workers."""
         self.admit(now_s)
         if not self.state.machines:
             return []
         self.plan_tasks(now_s)
-        self.state.store_plan()
         return self._publish()
 
     def admit(self, now_s: float) -> None:
@@ -115,11 +217,17 @@ class DagPolicy:
     def _publish(self) -> list[TaskCommand]:
         """Orders by which the workers' queues become the beginnings of the planned ones."""
         depth = self.options.queue_depth
+        names = self.state.names
         taken: list[TaskCommand] = []
         put: list[TaskCommand] = []
         for host, queue in zip(self.state.machines, self.timeline.queues, strict=True):
             wanted = queue[:depth]
             if wanted == host.published:
+                continue
+            if not self.orders_queues:
+                for task in wanted:
+                    task.last_queue = host
+                host.published = wanted
                 continue
             n_same = 0
             for old, new in zip(host.published, wanted, strict=False):
@@ -129,14 +237,14 @@ class DagPolicy:
             taken += (TakeBackTask(task.task, host.name, "planned anew") for task in host.published[n_same:])
             for position, task in enumerate(wanted[n_same:], n_same):
                 if task.last_queue is not host:
-                    if task.last_queue is not None and self.counts_moves:
+                    if task.last_queue is not None:
                         task.n_moves += 1
                         self.n_moved += 1
                         task.note = "; ".join(
                             filter(None, (task.note, f"taken back from {task.last_queue.name}"))
                         )
                     task.last_queue = host
-                put.append(EnqueueTask(task.task, host.name, Form.CPU, position, self.reason(task)))
+                put.append(EnqueueTask(task.task, host.name, Form.CPU, position, _reason_of(task, names)))
             host.published = wanted
         return taken + put
 
@@ -188,7 +296,6 @@ class DagPolicy:
             task.n_moves, task.is_overdue = n_moves, is_overdue
             if last is not None:
                 task.last_queue = by_name[last] if is_there else MachineRecord(Machine(last))
-        self.state.store_plan()
 
     # For policies
 
@@ -201,7 +308,7 @@ class DagPolicy:
     def planned(self) -> list[tuple[MachineRecord, list[DagTaskRecord]]]:
         """What the last plan has that is still to start, of each machine that is still there."""
         return [
-            (host, [each for each in queue if each.host is host and each.state in _TO_START])
+            (host, [each for each in queue if each.host is host and each.state in TO_START])
             for host, queue in zip(self._hosts, self.timeline.queues, strict=True)
             if host.column >= 0
         ]
@@ -227,27 +334,3 @@ class DagPolicy:
         task.finish_s[column] = task.end_s
         task.note = "backfilled"
         return True
-
-
-class PoolPolicy(DagPolicy):
-    """Places what is new in the pool, behind the queues, where it finishes first; never takes back."""
-
-    needs_slowdowns: ClassVar[bool] = False
-
-    def order(self, tasks: list[DagTaskRecord]) -> Iterable[DagTaskRecord]:
-        """The order in which new tasks are placed."""
-        raise NotImplementedError
-
-    def place_one(self, task: DagTaskRecord) -> None:
-        """HEFT without insertion."""
-        self.append(task)
-
-    def plan_tasks(self, now_s: float) -> None:
-        """Keep what was planned, and place what was not."""
-        if self.needs_slowdowns:
-            self.state.update_slowdowns(now_s)
-        queues = self.planned()
-        self.open_timeline(now_s)
-        self.keep(queues)
-        for task in self.order([task for task in self.state.pool() if task.host is None]):
-            self.place_one(task)

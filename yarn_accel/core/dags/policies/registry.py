@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from yarn_accel.core.dags.policies.base import DagPolicy
-from yarn_accel.core.dags.policies.fairness import FairnessPolicy
-from yarn_accel.core.dags.policies.fairness_fpct import FpctPolicy
-from yarn_accel.core.dags.policies.fairness_fpft import FpftPolicy
-from yarn_accel.core.dags.policies.fcfs import FcfsPolicy
-from yarn_accel.core.dags.policies.merged_heft import MergedHeftPolicy
-from yarn_accel.core.dags.policies.mmhs import MmhsStandInPolicy
+from yarn_accel.core.dags.policies.base import DagPolicy, DagPolicyOptions
+from yarn_accel.core.dags.policies.dispatch import LeastProgressPolicy, RoundRobinAtDispatchPolicy
 from yarn_accel.core.dags.policies.mps import MpsPolicy
-from yarn_accel.core.dags.policies.options import DagPolicyOptions
-from yarn_accel.core.dags.policies.round_robin import RoundRobinPolicy
+from yarn_accel.core.dags.policies.pool import FairnessPolicy, FcfsPolicy, MmhsStandInPolicy, RoundRobinPolicy
+from yarn_accel.core.dags.policies.static import FpctPolicy, FpftPolicy, MergedHeftPolicy
 from yarn_accel.errors import ConfigError
 
 _LISTED: tuple[type[DagPolicy], ...] = (
@@ -26,6 +21,8 @@ _LISTED: tuple[type[DagPolicy], ...] = (
     MmhsStandInPolicy,
     FcfsPolicy,
     MergedHeftPolicy,
+    RoundRobinAtDispatchPolicy,
+    LeastProgressPolicy,
 )
 DAG_POLICIES: Mapping[str, type[DagPolicy]] = {each.name: each for each in _LISTED}
 
@@ -48,5 +45,7 @@ def make_dag_policy(
     kind, given = DAG_POLICIES[name], settings or {}
     for key in given:
         if key not in kind.settings:
-            raise ConfigError(f"policy: {name!r} has no setting {key!r}; it has: {', '.join(kind.settings)}")
+            raise ConfigError(
+                f"policy: {name!r} has no setting {key!r}; it has: {', '.join(kind.settings) or 'none'}"
+            )
     return kind(bandwidth_bytes_per_s, DagPolicyOptions(**given))

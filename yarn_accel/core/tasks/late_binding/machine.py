@@ -1,8 +1,9 @@
 """One node's late binding: which of the mappers that wait gets a core, which a GPU, and for how long.
 
-The policies of the task service decide; to them the node is one resource, a job of one user an application,
-and a claim a task. Applications are named by user and job id, so whoever claims another user's job id only
-makes an application of his own. Figures are kept by user and job name.
+The policies of the task service decide, by a table of tasks that has no journal here: the node is its one
+worker, a job of one user an application, and a claim a task. Applications are named by user and job id, so
+whoever claims another user's job id only makes an application of his own. Figures are kept by user and job
+name.
 
 A place is leased. Its holder renews it; a lease that is not renewed in time, or whose connection closes, ends
 at once. Time in which the agent itself stood still does not count against anybody.
@@ -17,22 +18,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from yarn_accel.core.tasks.commands import StartTask
-from yarn_accel.core.tasks.events import (
-    AppCancelled,
-    AppCounted,
-    AppSubmitted,
-    Decide,
-    EndReason,
-    FiguresShared,
-    IoSampled,
-    ResourceJoined,
-    TaskEnded,
-    TaskMeasurement,
-    TasksReady,
-    TaskStarted,
-    TaskWithdrawn,
-)
+from yarn_accel.core.tasks.commands import Candidate, StartTask
+from yarn_accel.core.tasks.events import EndReason, IoSampled, TaskMeasurement
 from yarn_accel.core.tasks.late_binding.records import (
     ClaimRecord,
     JobRecord,
@@ -60,6 +47,8 @@ from yarn_accel.core.tasks.late_binding.values import (
 )
 from yarn_accel.core.tasks.learning import FigureStore
 from yarn_accel.core.tasks.policies import SETTINGS, make
+from yarn_accel.core.tasks.records import ServedTask
+from yarn_accel.core.tasks.table import TaskTable
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form, FormDemand, ResourceId, ResourceSpec, TaskId
 
 #: Jobs do not say how many tasks they have; none has as many.
@@ -91,13 +80,15 @@ class LateBinder:
         options = {**settings.policy_settings, "tasks_per_heartbeat": "one"}
         if "measure_wait_s" in SETTINGS.get(settings.policy, ()):
             options.setdefault("measure_wait_s", settings.max_wait_s / 2)
-        self._policy = make(settings.policy, options, self.figures)
-        self._resource = ResourceId(settings.node)
+        self._policy = make(settings.policy, options)
+        self.table = TaskTable()
+        self._policy.follow(self.table)
         self._gpus = settings.gpus
         self._accelerator = settings.accelerator
         self._grants_from_s = grants_from_s
         self._last_s = grants_from_s - settings.lease_s
-        self._policy.apply(ResourceJoined(self._spec(), self._last_s))
+        self._worker = self.table.add_worker(ResourceId(settings.node))
+        self.table.join(self._worker, self._spec())
         self.claims: dict[ClaimId, ClaimRecord] = {}
         self._jobs: dict[AppId, JobRecord] = {}
         self._counted_s: float | None = None
@@ -141,7 +132,8 @@ class LateBinder:
         claim = ClaimRecord(event.claim, event.user, request, job, event.now_s, event.now_s)
         self.claims[event.claim] = claim
         job.n_claims += 1
-        self._policy.apply(TasksReady(job.app, (TaskId(claim.claim),), event.now_s))
+        self.table.add_tasks(self.table.apps[job.app], [TaskId(claim.claim)])
+        self.table.announce(event.now_s)
         if event.resumed is not None:
             self._adopt(claim, event.resumed.form, event.resumed.gpus, event.now_s)
             claim.is_resumed = True
@@ -240,11 +232,16 @@ class LateBinder:
         del self.claims[claim.claim]
         claim.job.n_claims -= 1
         claim.job.used_s = now_s
-        task = TaskId(claim.claim)
-        if claim.form is None:
-            self._policy.apply(TaskWithdrawn(task, now_s))
-        else:
-            self._policy.apply(TaskEnded(task, self._resource, reason, now_s, measured))
+        table, task = self.table, self._task(claim)
+        if task.assignment is not None:
+            if measured is not None:
+                held = task.assignment
+                self._policy.learn(table, self.figures, held, measured, now_s - held.since_s)
+            table.settle(task.assignment, reason, now_s)
+        table.remove_task(task)
+
+    def _task(self, claim: ClaimRecord) -> ServedTask:
+        return self.table.tasks[TaskId(claim.claim)]
 
     def _time_passed(self, event: ClaimTimerTicked) -> list[ClaimCommand]:
         now_s, commands = event.now_s, list[ClaimCommand]()
@@ -273,7 +270,7 @@ class LateBinder:
             job = JobRecord(app, spec, (request.forms, request.gpus, request.name), event.now_s, event.now_s)
             self._make_space(event.now_s)
             self._jobs[app] = job
-            self._policy.apply(AppSubmitted(spec, event.now_s))
+            self.table.submit(spec, event.now_s)
         job.used_s = event.now_s
         return job
 
@@ -284,14 +281,14 @@ class LateBinder:
 
     def _forget_job(self, app: AppId, now_s: float) -> None:
         del self._jobs[app]
-        self._policy.apply(AppCancelled(app, now_s))
+        self.table.remove_app(self.table.apps[app])
 
     # What is known of node and cluster.
 
     def _io_measured(self, event: IoMeasured) -> list[ClaimCommand]:
         n_readers = sum(claim.is_reading for claim in self.claims.values())
-        sample = IoSampled(self._resource, event.io_bytes_per_s, n_readers, event.sampled_s, event.now_s)
-        self._policy.apply(sample)
+        sample = IoSampled(self._worker.id, event.io_bytes_per_s, n_readers, event.sampled_s, event.now_s)
+        self.table.sample(self._worker, sample)
         return []
 
     def _counts_received(self, event: ClusterCountsReceived) -> list[ClaimCommand]:
@@ -303,25 +300,25 @@ class LateBinder:
         return []
 
     def _figures_received(self, event: ClusterFiguresReceived) -> list[ClaimCommand]:
-        self._policy.apply(FiguresShared(event.names, event.now_s))
+        self.table.open_all()
         return []
 
     def _places_changed(self, event: PlacesChanged) -> list[ClaimCommand]:
         if (event.gpus, event.accelerator) == (self._gpus, self._accelerator):
             return []
         self._gpus, self._accelerator = event.gpus, event.accelerator
-        self._policy.apply(ResourceJoined(self._spec(), event.now_s))
+        self.table.forget_worker(self._worker)
+        self._worker = self.table.add_worker(self._worker.id)
+        self.table.join(self._worker, self._spec())
         for claim in self.claims.values():
             if claim.form is not None:
-                task = TaskId(claim.claim)
-                self._policy.apply(TasksReady(claim.job.app, (task,), event.now_s))
-                self._policy.apply(TaskStarted(task, self._resource, claim.form, event.now_s))
+                self.table.adopt(self._task(claim), self._worker, claim.form, event.now_s)
         return []
 
     def _spec(self) -> ResourceSpec:
         settings = self.settings
         return ResourceSpec(
-            self._resource,
+            ResourceId(settings.node),
             settings.node,
             settings.cores,
             len(self._gpus),
@@ -342,7 +339,7 @@ class LateBinder:
             n_alloc, n_gpu = job.n_alloc, job.n_gpu
             if is_fresh and job.elsewhere is not None:
                 n_alloc, n_gpu = n_alloc + job.elsewhere.n_alloc, n_gpu + job.elsewhere.n_gpu
-            self._policy.apply(AppCounted(job.app, n_alloc, n_gpu, job.start_s, now_s))
+            self.table.set_counts(self.table.apps[job.app], n_alloc, n_gpu, job.start_s)
 
     def own_counts(self, now_s: float) -> dict[AppId, tuple[int, int, float]]:
         """#Alloc, those on GPUs and age in seconds of this node's jobs, for the master."""
@@ -364,16 +361,23 @@ class LateBinder:
         return commands + self._late(now_s)
 
     def _decide_once(self, now_s: float) -> GrantClaim | None:
-        self._policy.now_s = now_s  # so that candidates are those of this decision
-        candidates = {form: self._policy.candidates(self._resource, form) for form in Form}
-        for command in self._policy.apply(Decide(now_s)):
-            if isinstance(command, StartTask):
-                claim = self.claims[ClaimId(command.task)]
-                self._hold(claim, command.form, self._free_gpus(claim, command.form), now_s)
-                self._policy.apply(TaskStarted(command.task, self._resource, command.form, now_s))
-                shown = {form: tuple(map(candidate_document, each)) for form, each in candidates.items()}
-                return self._granted(claim, command.reason, now_s, shown)
-        return None
+        table, started = self.table, None
+        candidates = {form: self._candidates(form, now_s) for form in Form}
+        for command in self._policy.plan(table, self.figures, now_s):
+            table.enact(command, now_s)
+            started = command if isinstance(command, StartTask) else started
+        if started is None:
+            return None
+        claim = self.claims[ClaimId(started.task)]
+        self._hold(claim, started.form, self._free_gpus(claim, started.form), now_s)
+        assignment = self._task(claim).assignment
+        assert assignment is not None
+        table.begin(assignment, now_s, now_s)
+        shown = {form: tuple(map(candidate_document, each)) for form, each in candidates.items()}
+        return self._granted(claim, started.reason, now_s, shown)
+
+    def _candidates(self, form: Form, now_s: float) -> tuple[Candidate, ...]:
+        return self._policy.candidates(self.table, self.figures, now_s, self._worker.id, form)
 
     def _late(self, now_s: float) -> list[ClaimCommand]:
         """Those that have waited long enough go on without what they wait for; without GPUs all at once."""
@@ -399,7 +403,7 @@ class LateBinder:
     def _adopt(self, claim: ClaimRecord, form: Form, gpus: tuple[int, ...], now_s: float) -> None:
         """It has a place that the policy did not choose."""
         self._hold(claim, form, gpus, now_s)
-        self._policy.apply(TaskStarted(TaskId(claim.claim), self._resource, form, now_s))
+        self.table.adopt(self._task(claim), self._worker, form, now_s)
 
     def _hold(self, claim: ClaimRecord, form: Form, gpus: tuple[int, ...], now_s: float) -> None:
         claim.form, claim.gpus, claim.granted_s = form, gpus, now_s
@@ -454,9 +458,7 @@ class LateBinder:
             },
             "outcomes": dict(self.outcomes),
             "candidates": {
-                form.value: [
-                    candidate_document(each) for each in self._policy.candidates(self._resource, form)
-                ]
+                form.value: [candidate_document(each) for each in self._candidates(form, now_s)]
                 for form in Form
             },
             "decisions": [each.document(now_s) for each in reversed(self._decisions)],
@@ -468,14 +470,14 @@ class LateBinder:
         Raises:
             AssertionError: naming what is broken.
         """
-        self._policy.validate()
-        state = self._policy.state
-        waiting = {ClaimId(task) for app in state.apps.values() for task in app.ready}
-        placed = {ClaimId(task) for app in state.apps.values() for task in app.placed}
+        table = self.table
+        table.validate()
+        waiting = {ClaimId(task) for app in table.apps.values() for task in app.ready}
+        placed = {ClaimId(task) for app in table.apps.values() for task in app.placed}
         held = {claim.claim for claim in self.claims.values() if claim.form is not None}
         assert waiting == self.claims.keys() - held, "claims that wait and tasks that are ready differ"
         assert placed == held, "claims that hold a place and tasks that are placed differ"
-        assert set(state.apps) == set(self._jobs), "jobs and applications differ"
+        assert set(table.apps) == set(self._jobs), "jobs and applications differ"
         for job in self._jobs.values():
             n = sum(claim.job is job for claim in self.claims.values())
             assert job.n_claims == n, f"{job.app}: {job.n_claims} claims counted, {n} there"

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from yarn_accel.core.late_binding_reports import ClusterCount
 from yarn_accel.core.tasks.commands import Candidate
-from yarn_accel.core.tasks.late_binding.values import ClaimId, ClaimRequest, ClusterCount
+from yarn_accel.core.tasks.late_binding.values import ClaimId, ClaimRequest
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form
 
 _MOST_CANDIDATES = 16

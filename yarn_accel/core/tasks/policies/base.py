@@ -7,25 +7,33 @@ what is cancelled; and in `first_tasks`, what is done where nothing is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
-from yarn_accel.core.tasks.commands import Candidate, EndTask, StartTask, TakeBackTask, TaskCommand
+from yarn_accel.core.tasks.commands import Candidate, StartTask, TaskCommand
 from yarn_accel.core.tasks.contention import READ_SECONDS, Profile
-from yarn_accel.core.tasks.events import Decide, TaskEvent
+from yarn_accel.core.tasks.events import TaskMeasurement
 from yarn_accel.core.tasks.learning import FigureStore
 from yarn_accel.core.tasks.policies.first_tasks import FirstTasks
 from yarn_accel.core.tasks.policies.options import PolicyOptions
 from yarn_accel.core.tasks.policies.values import FORMS, Key, OpenPlace, TaskChoice
-from yarn_accel.core.tasks.records import AppRecord, PlacedTask, PriorityLevel, ResourceRecord, by_order
-from yarn_accel.core.tasks.state import SchedulingState
+from yarn_accel.core.tasks.policy import TaskPolicy
+from yarn_accel.core.tasks.records import Assignment, Beliefs, PriorityLevel, ServedApp, TaskWorker, by_order
+from yarn_accel.core.tasks.table import TaskTable
 from yarn_accel.core.tasks.values import Form, FormDemand, ResourceId
 
 _UNKNOWN_S = float("inf")
 
 
-class FillingPolicy:
-    """Fills the resources where something became possible, in the order of their ids."""
+class FillingPolicy(TaskPolicy):
+    """Fills the workers where something became possible, in the order of their ids.
+
+    It keeps nothing from one pass to the next that cannot be computed again: that is in the table.
+
+    Attributes:
+        table, figures, now_s: those of the pass that goes on, or of the last one.
+        first_tasks: what is done in it where nothing is known.
+    """
 
     name: ClassVar[str]
     needs_figures: ClassVar[bool] = False
@@ -33,36 +41,37 @@ class FillingPolicy:
     #: Forms in which `allowed` may refuse a place later to what it once let have it, as time passes.
     withheld_later: ClassVar[tuple[Form, ...]] = ()
 
-    def __init__(self, options: PolicyOptions | None = None, figures: FigureStore | None = None) -> None:
+    table: TaskTable
+    figures: FigureStore
+    first_tasks: FirstTasks
+
+    def __init__(self, options: PolicyOptions | None = None) -> None:
         self.options = options or PolicyOptions()
-        self.figures = figures if figures is not None else FigureStore()
-        self.state = SchedulingState(
-            self.figures, learns=self.options.learns, has_queues=self.options.next_tasks_per_slot > 0
-        )
         self._read_seconds = READ_SECONDS[self.options.above_saturation]
         self.now_s = 0.0
-        #: What was free where nothing that waits could start, in the decision pass that goes on.
+        #: What was free where nothing that waits could start, in the pass that goes on.
         self._useless: set[tuple[object, ...]] = set()
-        self.first_tasks = FirstTasks(self.state, self.options.measure_wait_s)
+        #: What the beliefs of all applications were computed from last; a cache, as they are.
+        self._versions: tuple[object, ...] = ()
 
-    def apply(self, event: TaskEvent) -> tuple[TaskCommand, ...]:
-        """Take one fact in; commands come from `Decide` alone, in the order to carry them out."""
-        if isinstance(event, Decide):
-            return tuple(self._decide(event.now_s))
-        self.state.apply(event)
-        return ()
+    def follow(self, table: TaskTable) -> None:
+        """Full workers are of interest, too, where tasks are queued there."""
+        table.has_queues = self.options.next_tasks_per_slot > 0
+
+    def prepare(self) -> None:
+        """Look at the table before a pass."""
 
     def keys(self, form: Form) -> tuple[Key, ...]:
         """What decides who gets a place in this form; after them the earlier start, then the id."""
         raise NotImplementedError
 
     def allowed(
-        self, apps: list[AppRecord], form: Form, level: PriorityLevel, place: OpenPlace
-    ) -> list[AppRecord]:
+        self, apps: list[ServedApp], form: Form, level: PriorityLevel, place: OpenPlace
+    ) -> list[ServedApp]:
         """Those of `apps`, which fit, that this policy lets have the place."""
         return apps
 
-    def withheld(self, app: AppRecord, form: Form, level: PriorityLevel, place: OpenPlace) -> str:
+    def withheld(self, app: ServedApp, form: Form, level: PriorityLevel, place: OpenPlace) -> str:
         """Why `allowed` left an application out, for its owner."""
         return "this policy keeps it from the place"
 
@@ -72,7 +81,7 @@ class FillingPolicy:
         Priorities from high to low, in each GPUs first, then cores.
         """
         resource = place.resource
-        for level in self.state.levels:
+        for level in self.table.levels:
             for form in FORMS:
                 if form is Form.GPU and resource.n_free_gpus <= 0:
                     continue
@@ -81,7 +90,7 @@ class FillingPolicy:
                     return self.best(apps, form, place)
         return None
 
-    def best(self, apps: list[AppRecord], form: Form, place: OpenPlace) -> TaskChoice:
+    def best(self, apps: list[ServedApp], form: Form, place: OpenPlace) -> TaskChoice:
         """The one of `apps` that the keys of the form choose, and the key that decided."""
         if len(apps) == 1:
             return TaskChoice(apps[0], form, "the only candidate")
@@ -98,33 +107,48 @@ class FillingPolicy:
                 return TaskChoice(apps[0], form, f"{key.label} {best:.6g}")
         return TaskChoice(min(apps, key=by_order), form, "equal in all keys, first by id")
 
-    def candidates(self, resource: ResourceId, form: Form) -> tuple[Candidate, ...]:
-        """What would be considered for a place in this form, best first; none for an unknown resource.
+    def learn(
+        self,
+        table: TaskTable,
+        figures: FigureStore,
+        assignment: Assignment,
+        measured: TaskMeasurement,
+        ran_s: float,
+    ) -> None:
+        """Believe it from now on; what was unknown may be placed everywhere now."""
+        if self.options.learns:
+            spec, form = assignment.app.spec, assignment.form
+            accelerator = assignment.worker.spec.accelerator
+            was_unknown = figures.profile(spec, form, accelerator) is None
+            figures.observe(spec, form, accelerator, measured, assignment.predicted_s)
+            if was_unknown:
+                table.open_all()
 
-        All keys are computed again, for the time of the last `Decide`. Where no such place is free, the
-        answer is for one that becomes free.
+    def candidates(
+        self, table: TaskTable, figures: FigureStore, now_s: float, worker: ResourceId, form: Form
+    ) -> tuple[Candidate, ...]:
+        """What would be considered for a place in this form, best first; none for an unknown worker.
+
+        All keys are computed again. Where no such place is free, the answer is for one that becomes free.
         """
-        record = self.state.resources.get(resource)
+        record = table.resources.get(worker)
         if record is None:
             return ()
-        place = self.place_of(record, self.now_s)
-        ranked = [each for level in self.state.levels for each in self._rank(level, form, place)]
+        self._look_at(table, figures, now_s)
+        place = self.place_of(record, now_s)
+        ranked = [each for level in table.levels for each in self._rank(level, form, place)]
         return tuple(sorted(ranked, key=lambda candidate: bool(candidate.excluded)))
 
-    def next_tasks(self, resources: list[ResourceRecord]) -> list[TaskCommand]:
-        """What to queue at these resources, which were filled, and what to take back anywhere."""
-        return []
-
-    def validate(self) -> None:
-        """Raise AssertionError where the state contradicts itself; for tests."""
-        self.state.validate()
+    def next_tasks(self, resources: list[TaskWorker]) -> Iterator[TaskCommand]:
+        """What to queue at these workers, which were filled, and what to take back anywhere."""
+        yield from ()
 
     def predict(self, profile: Profile, place: OpenPlace) -> float:
         """T of a task placed here now, by equations (2) and (3)."""
-        bandwidth = place.resource.spec.bandwidth_bytes_per_s
+        bandwidth = place.bandwidth_bytes_per_s
         return self._read_seconds(profile, place.io, place.readers, bandwidth) + profile.compute_s
 
-    def delay(self, app: AppRecord, form: Form, place: OpenPlace) -> float:
+    def delay(self, app: ServedApp, form: Form, place: OpenPlace) -> float:
         """Predicted T of a task over its T_base; 1 where nothing is known."""
         profile = app.profile(form, place.accelerator)
         return self.predict(profile, place) / profile.alone_s if profile else 1.0
@@ -133,16 +157,18 @@ class FillingPolicy:
 
     def fitting(
         self, level: PriorityLevel, form: Form, place: OpenPlace, fits: Callable[[FormDemand], bool]
-    ) -> list[AppRecord]:
+    ) -> list[ServedApp]:
         """Those of a priority that wait, have this form, are known in it and fit."""
+        is_gpu, accelerator, needs_figures = form is Form.GPU, place.accelerator, self.needs_figures
         found = []
-        accelerator, needs_figures = place.accelerator, self.needs_figures
         for app in level.with_form(form):
-            demand = app.gpu_demand if form is Form.GPU else app.cpu_demand
+            demand = app.gpu_demand if is_gpu else app.cpu_demand
             if demand is None or not fits(demand):
                 continue
-            if needs_figures and app.profile(form, accelerator) is None:
-                continue
+            if needs_figures:
+                beliefs = app.beliefs
+                if (beliefs.gpu.get(accelerator) if is_gpu else beliefs.cpu) is None:
+                    continue
             found.append(app)
         return found
 
@@ -164,12 +190,12 @@ class FillingPolicy:
                 ranked.append(self._candidate(app, form, place, self.withheld(app, form, level, place)))
         return ranked
 
-    def _candidate(self, app: AppRecord, form: Form, place: OpenPlace, excluded: str = "") -> Candidate:
+    def _candidate(self, app: ServedApp, form: Form, place: OpenPlace, excluded: str = "") -> Candidate:
         is_known = app.profile(form, place.accelerator) is not None
         keys = () if excluded else tuple((key.label, key.value(app, place)) for key in self.keys(form))
-        return Candidate(app.app, keys, self.delay(app, form, place) if is_known else None, excluded)
+        return Candidate(app.id, keys, self.delay(app, form, place) if is_known else None, excluded)
 
-    def _unfit(self, app: AppRecord, form: Form, place: OpenPlace) -> str:
+    def _unfit(self, app: ServedApp, form: Form, place: OpenPlace) -> str:
         demand, spec = app.demand(form), place.resource.spec
         if demand is None:
             return f"has no form {form.value}"
@@ -181,57 +207,77 @@ class FillingPolicy:
             return f"its form {form.value} was not measured yet"
         return "needs more than is free"
 
-    # One decision pass.
+    # One pass.
 
-    def _decide(self, now_s: float) -> list[TaskCommand]:
-        self.now_s = now_s
+    def plan(self, table: TaskTable, figures: FigureStore, now_s: float) -> Iterator[TaskCommand]:
+        """Start what can start, then queue the next tasks where that is wanted."""
+        self._look_at(table, figures, now_s)
         self._useless.clear()
-        commands = self._end_cancelled()
+        self.prepare()
         if self.needs_figures:
             self.first_tasks.open(now_s)
-        resources = self.state.open_resources()
-        for resource in resources:
-            self._start_queued(resource, now_s)
-        for placed in sorted(self.state.unexpected.values(), key=lambda each: (each.started_s, each.task)):
-            self._expect_started(placed)
-        self.state.unexpected.clear()
-        for resource in resources:
-            self._fill(resource, now_s, commands)
+        workers = table.open_resources()
+        for worker in workers:
+            self._start_queued(worker)
+        for begun in sorted(table.unexpected.values(), key=lambda each: (each.since_s, each.task.id)):
+            self._expect_started(begun)
+        table.unexpected.clear()
+        for worker in workers:
+            yield from self._fill(worker)
         if self.options.next_tasks_per_slot:
-            commands += self.next_tasks(resources)
-        return commands
+            yield from self.next_tasks(workers)
 
-    def _end_cancelled(self) -> list[TaskCommand]:
-        commands: list[TaskCommand] = []
-        for task in sorted(self.state.to_end):
-            placed = self.state.to_end[task]
-            order = TakeBackTask if placed.is_queued else EndTask
-            commands.append(order(task, placed.resource.spec.resource, f"{placed.app.app} was cancelled"))
-            placed.is_ending = True
-        self.state.to_end.clear()
-        return commands
+    def _look_at(self, table: TaskTable, figures: FigureStore, now_s: float) -> None:
+        """Have the beliefs of all applications computed that are not, or not from today's figures."""
+        self.table, self.figures, self.now_s = table, figures, now_s
+        self.first_tasks = FirstTasks(table, self.options.measure_wait_s)
+        versions = (table, figures, figures.n_changes, table.n_kind_changes, table.n_opened)
+        if versions == self._versions:
+            return
+        self._versions = versions
+        for app in table.apps.values():
+            version = (figures.version(app.spec.name), table.n_kind_changes)
+            if app.beliefs.version != version:
+                app.beliefs = self._believe(app, version)
 
-    def _start_queued(self, resource: ResourceRecord, now_s: float) -> None:
+    def _believe(self, app: ServedApp, version: tuple[int, int]) -> Beliefs:
+        figures, spec = self.figures, app.spec
+        cpu, gpu = None, {}
+        if app.cpu_demand is not None:
+            cpu = figures.profile(spec, Form.CPU, "")
+        if app.gpu_demand is not None:
+            gpu = {kind: figures.profile(spec, Form.GPU, kind) for kind in self.table.accelerators}
+        is_complete = (cpu is not None or app.cpu_demand is None) and None not in gpu.values()
+        return Beliefs(version, cpu, gpu, is_complete)
+
+    def _start_queued(self, worker: TaskWorker) -> None:
         """The worker starts what fits of its queue by itself."""
-        for placed in list(resource.queued.values()) if resource.queued else ():
-            if not placed.is_ending and resource.fits(placed.demand):
-                self.state.start_queued(placed, now_s)
+        for queued in list(worker.queued.values()) if worker.queued else ():
+            if queued.drop is None and worker.fits(queued.demand):
+                self.table.start_queued(queued, self.now_s)
 
-    def _fill(self, resource: ResourceRecord, now_s: float, commands: list[TaskCommand]) -> None:
-        if resource.free_cores <= 0 or not self.state.levels:
+    def _fill(self, worker: TaskWorker) -> Iterator[TaskCommand]:
+        table = self.table
+        if worker.free_cores <= 0 or not table.levels:
             return
-        if not self.first_tasks.is_needed and self.is_known_useless(resource):
+        if not self.first_tasks.is_needed and self.is_known_useless(worker):
             return
-        place = self.place_of(resource, now_s)
-        while self.state.levels:
+        place = self.place_of(worker, self.now_s)
+        while table.levels:
             if (choice := self._next(place)) is None:
                 return
-            placed = self._start(choice, place)
-            reason = _with_prediction(choice.reason, placed)
-            name = resource.spec.resource
-            commands.append(StartTask(placed.task, name, choice.form, reason, placed.predicted_s))
+            app, form = choice.app, choice.form
+            task, profile = table.next_ready(app), app.profile(form, place.accelerator)
+            predicted_s = None if profile is None else self.predict(profile, place)
+            reason = _with_prediction(choice.reason, predicted_s, profile)
+            yield StartTask(task.id, worker.id, form, reason, predicted_s)
+            if (started := task.assignment) is None:
+                return  # the task is not to be had for the moment
+            self._expect(started, place, profile, predicted_s)
+            if choice.is_probe:
+                table.probe(started)
             if self.options.tasks_per_heartbeat == "one":
-                self.state.open(resource)
+                table.open(worker)
                 return
 
     def _next(self, place: OpenPlace) -> TaskChoice | None:
@@ -258,58 +304,50 @@ class FillingPolicy:
             self._useless.add(free_of(place.resource))
         return choice
 
-    def is_known_useless(self, resource: ResourceRecord) -> bool:
-        """Whether `choose` found nothing for another resource with as much free, earlier in this pass.
+    def is_known_useless(self, resource: TaskWorker) -> bool:
+        """Whether `choose` found nothing for another worker with as much free, earlier in this pass.
 
         Within a pass less and less waits, so there is nothing for this one either.
         """
         return free_of(resource) in self._useless
 
-    def _start(self, choice: TaskChoice, place: OpenPlace) -> PlacedTask:
-        placed = self.state.place(choice.app, choice.form, place.resource, place.now_s)
-        self._expect(placed, place)
-        if choice.is_probe:
-            self.first_tasks.begin(placed)
-        return placed
-
-    def _expect_started(self, placed: PlacedTask) -> None:
-        """The same for one that this policy did not start just now: what it reads may be in the sample."""
-        place = self.place_of(placed.resource, placed.started_s)
-        profile = placed.app.profile(placed.form, place.accelerator)
-        if placed.in_sample and profile is not None and profile.request_bytes_per_s:
+    def _expect_started(self, begun: Assignment) -> None:
+        """The same for an attempt that no order started just now: what it reads may be in the sample."""
+        place = self.place_of(begun.worker, begun.since_s)
+        profile = begun.app.profile(begun.form, place.accelerator)
+        if begun.in_sample and profile is not None and profile.request_bytes_per_s:
             place.io = max(0.0, place.io - profile.request_bytes_per_s)
             place.readers = max(0, place.readers - 1)
-        self._expect(placed, place)
+        predicted_s = None if profile is None else self.predict(profile, place)
+        self._expect(begun, place, profile, predicted_s)
 
-    def _expect(self, placed: PlacedTask, place: OpenPlace) -> None:
-        """Set what is expected of a task that starts now, and what it adds to the place's I/O."""
-        profile = placed.app.profile(placed.form, place.accelerator)
-        if profile is None:
-            placed.reads_until_s = _UNKNOWN_S
+    def _expect(
+        self, started: Assignment, place: OpenPlace, profile: Profile | None, predicted_s: float | None
+    ) -> None:
+        """Note what is expected of an attempt that starts now, and what it adds to the place's I/O."""
+        if profile is None or predicted_s is None:
+            started.reads_until_s = _UNKNOWN_S
             place.readers += 1
-        else:
-            placed.predicted_s = self.predict(profile, place)
-            read_s = placed.predicted_s - profile.compute_s
-            placed.reads_until_s = place.now_s + read_s
-            if profile.request_bytes_per_s:
-                placed.request_bytes_per_s = profile.request_bytes_per_s
-                place.io += profile.request_bytes_per_s
-                place.readers += 1
+            return
+        started.predicted_s = predicted_s
+        started.reads_until_s = place.now_s + (predicted_s - profile.compute_s)
+        if profile.request_bytes_per_s:
+            started.request_bytes_per_s = profile.request_bytes_per_s
+            place.io += profile.request_bytes_per_s
+            place.readers += 1
 
-    def place_of(self, resource: ResourceRecord, now_s: float) -> OpenPlace:
+    def place_of(self, resource: TaskWorker, now_s: float) -> OpenPlace:
         """A resource with its I/O now."""
         return OpenPlace(resource, now_s, *resource.load(now_s))
 
 
-def free_of(resource: ResourceRecord) -> tuple[object, ...]:
+def free_of(resource: TaskWorker) -> tuple[object, ...]:
     """All on which it depends whether something can start there."""
     gpus = resource.free_gpus, resource.free_server_gpus
     return resource.spec.accelerator, resource.free_cores, *gpus, resource.free_memory_bytes
 
 
-def _with_prediction(reason: str, placed: PlacedTask) -> str:
-    if placed.predicted_s is None:
+def _with_prediction(reason: str, predicted_s: float | None, profile: Profile | None) -> str:
+    if predicted_s is None or profile is None:
         return reason
-    profile = placed.app.profile(placed.form, placed.resource.spec.accelerator)
-    delay = placed.predicted_s / profile.alone_s if profile else 1.0
-    return f"{reason}; {placed.predicted_s:.4g} s predicted, delay {delay:.3g}"
+    return f"{reason}; {predicted_s:.4g} s predicted, delay {predicted_s / profile.alone_s:.3g}"

@@ -10,56 +10,50 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from yarn_accel.core.tasks.policies.values import FORMS, OpenPlace, TaskChoice
-from yarn_accel.core.tasks.records import AppRecord, PlacedTask, ResourceRecord
-from yarn_accel.core.tasks.state import SchedulingState
-from yarn_accel.core.tasks.values import AppId, Form, FormDemand, ResourceId, TaskId
+from yarn_accel.core.tasks.records import ServedApp, TaskWorker
+from yarn_accel.core.tasks.table import TaskTable
+from yarn_accel.core.tasks.values import Form, FormDemand
 
 
 class FirstTasks:
-    """Places tasks that are to be measured, before and after what the policy itself chooses.
+    """Places tasks that are to be measured, before and after what the policy itself chooses; for one pass.
 
     Attributes:
         is_needed: something is being measured or waits for it; else none of this has to be asked.
     """
 
-    def __init__(self, state: SchedulingState, measure_wait_s: float) -> None:
+    def __init__(self, table: TaskTable, measure_wait_s: float) -> None:
         self.is_needed = False
-        self._state = state
+        self._table = table
         self._wait_s = measure_wait_s
-        self._news: tuple[frozenset[TaskId], frozenset[tuple[AppId, Form, str]]] = (frozenset(), frozenset())
-        #: Where nothing else starts, in the decision pass that goes on.
-        self._quiet: set[ResourceId] = set()
-        #: By kind of accelerator, in the order in which they are served; in the same pass.
-        self._unknown: dict[str, list[tuple[AppRecord, Form, FormDemand]]] = {}
+        #: By kind of accelerator, in the order in which they are served.
+        self._unknown: dict[str, list[tuple[ServedApp, Form, FormDemand]]] = {}
 
     def open(self, now_s: float) -> None:
-        """Open the resources that measuring, or time that passed, makes interesting."""
-        state = self._state
-        self._unknown.clear()
-        before = self._quiet
-        self._quiet = {
-            placed.resource.spec.resource
-            for placed in state.probes.values()
-            if now_s < placed.started_s + self._wait_s
+        """Open the workers that measuring, or time that passed, makes interesting."""
+        table = self._table
+        before = table.quiet_workers
+        table.quiet_workers = {
+            each.worker.id for each in table.probes.values() if now_s < each.since_s + self._wait_s
         }
-        unmeasured = state.unmeasured()
-        self.is_needed = bool(unmeasured or state.probes)
-        for name in before - self._quiet:
-            if name in state.resources:
-                state.open(state.resources[name])
+        unmeasured = table.unmeasured()
+        self.is_needed = bool(unmeasured or table.probes)
+        for name in before - table.quiet_workers:
+            if name in table.resources:
+                table.open(table.resources[name])
         waiting = [each for each in unmeasured if not each[0].is_measured_now(*each[1:])]
         late = [each for each in waiting if now_s - each[0].ready_since_s >= self._wait_s]
-        news = (frozenset(state.probes), frozenset((app.app, form, kind) for app, form, kind in late))
-        if news != self._news:
-            self._news = news
-            state.open_free()
+        news = (frozenset(table.probes), frozenset((app.id, form, kind) for app, form, kind in late))
+        if news != table.probe_news:
+            table.probe_news = news
+            table.open_free()
         elif waiting:
-            for resource in state.resources.values():
-                if resource.free_cores > 0 and self._is_quiet_for(waiting, resource, now_s):
-                    state.open(resource)
+            for worker in table.resources.values():
+                if worker.free_cores > 0 and self._is_quiet_for(waiting, worker, now_s):
+                    table.open(worker)
 
     def _is_quiet_for(
-        self, waiting: list[tuple[AppRecord, Form, str]], resource: ResourceRecord, now_s: float
+        self, waiting: list[tuple[ServedApp, Form, str]], resource: TaskWorker, now_s: float
     ) -> bool:
         """Whether one of these could be measured there alone."""
         if resource.queued or resource.load(now_s)[1]:
@@ -71,14 +65,9 @@ class FirstTasks:
             for app, form, accelerator in waiting
         )
 
-    def begin(self, placed: PlacedTask) -> None:
-        """This task runs to be measured."""
-        self._state.probe(placed)
-        self._quiet.add(placed.resource.spec.resource)
-
-    def is_kept_quiet(self, resource: ResourceRecord) -> bool:
+    def is_kept_quiet(self, resource: TaskWorker) -> bool:
         """Whether a task here is being measured and may still have the node for itself."""
-        return resource.spec.resource in self._quiet
+        return resource.id in self._table.quiet_workers
 
     def choose(self, place: OpenPlace) -> TaskChoice | None:
         """A task to be measured: alone, or anywhere when that cannot be had in time."""
@@ -96,7 +85,7 @@ class FirstTasks:
 
         Not on a core where the cluster has GPUs for it: there it might run longer than all others together.
         """
-        has_gpus = bool(self._state.totals["gpus"])
+        has_gpus = bool(self._table.totals["gpus"])
         for app, form in self._fitting(place):
             if form is Form.CPU and app.is_mixed and has_gpus:
                 continue
@@ -104,14 +93,14 @@ class FirstTasks:
                 return TaskChoice(app, form, "not measured yet; nobody else can use this place")
         return None
 
-    def _fitting(self, place: OpenPlace) -> Iterator[tuple[AppRecord, Form]]:
+    def _fitting(self, place: OpenPlace) -> Iterator[tuple[ServedApp, Form]]:
         """What fits here and was never measured, in the order of priorities and starts."""
         accelerator = place.accelerator
         unknown = self._unknown.get(accelerator)
         if unknown is None:
             self._unknown[accelerator] = unknown = [
                 (app, form, demand)
-                for level in self._state.levels
+                for level in self._table.levels
                 for app in level.in_order()
                 for form in FORMS
                 if (demand := app.demand(form)) is not None and app.profile(form, accelerator) is None

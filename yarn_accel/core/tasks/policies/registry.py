@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from yarn_accel.core.tasks.learning import FigureStore
 from yarn_accel.core.tasks.policies.base import FillingPolicy
-from yarn_accel.core.tasks.policies.fifo import FifoPolicy
-from yarn_accel.core.tasks.policies.hadoop import HadoopPolicy
-from yarn_accel.core.tasks.policies.hdas import GuardedHdasPolicy, HdasPolicy
-from yarn_accel.core.tasks.policies.model import ModelPolicy
+from yarn_accel.core.tasks.policies.baselines import FifoPolicy, HadoopPolicy, ModelPolicy
+from yarn_accel.core.tasks.policies.hdas import HdasPolicy
+from yarn_accel.core.tasks.policies.hdas_plus import HdasPlusPolicy
 from yarn_accel.core.tasks.policies.options import PolicyOptions
 from yarn_accel.errors import ConfigError
 
@@ -18,7 +16,7 @@ POLICIES: dict[str, type[FillingPolicy]] = {
     "fifo": FifoPolicy,
     "model": ModelPolicy,
     "hdas": HdasPolicy,
-    "hdas+": GuardedHdasPolicy,
+    "hdas+": HdasPlusPolicy,
     "hadoop": HadoopPolicy,
 }
 
@@ -35,15 +33,12 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 }
 
 
-def make(
-    name: str, settings: Mapping[str, Any] | None = None, figures: FigureStore | None = None
-) -> FillingPolicy:
-    """A new policy that knows no resources and no applications.
+def make(name: str, settings: Mapping[str, Any] | None = None) -> FillingPolicy:
+    """A new policy.
 
     Args:
         name: a key of `POLICIES`.
         settings: those in `SETTINGS`.
-        figures: what is believed of applications from before; the policy learns into it.
 
     Raises:
         ConfigError: an unknown name or setting, or a value out of range; names the known ones.
@@ -54,4 +49,4 @@ def make(
     for key in given:
         if key not in SETTINGS[name]:
             raise ConfigError(f"policy: {name!r} has no setting {key!r}; it has: {', '.join(SETTINGS[name])}")
-    return POLICIES[name](PolicyOptions(**given), figures)
+    return POLICIES[name](PolicyOptions(**given))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from yarn_accel.core.tasks.records import AppRecord, ResourceRecord
+from yarn_accel.core.tasks.records import ServedApp, TaskWorker
 from yarn_accel.core.tasks.values import Form
 
 #: In the order in which Algorithm 1 serves them.
@@ -15,17 +15,24 @@ FORMS = (Form.GPU, Form.CPU)
 
 @dataclass(slots=True)
 class OpenPlace:
-    """A resource while it is filled: its TotalIO and #IOtask grow with each task placed."""
+    """A resource while it is filled: its TotalIO and #IOtask grow with each task placed.
 
-    resource: ResourceRecord
+    Attributes:
+        accelerator: the kind of its GPUs.
+        node_kind: kind of accelerator, GPUs and bandwidth that count for it; None: nobody asked yet.
+    """
+
+    resource: TaskWorker
     now_s: float
     io: float
     readers: int
+    node_kind: tuple[str, int, float] | None = None
+    accelerator: str = field(init=False)
+    bandwidth_bytes_per_s: float = field(init=False)
 
-    @property
-    def accelerator(self) -> str:
-        """The kind of its GPUs."""
-        return self.resource.spec.accelerator
+    def __post_init__(self) -> None:
+        spec = self.resource.spec
+        self.accelerator, self.bandwidth_bytes_per_s = spec.accelerator, spec.bandwidth_bytes_per_s
 
 
 class Key(NamedTuple):
@@ -39,7 +46,7 @@ class Key(NamedTuple):
     """
 
     label: str
-    value: Callable[[AppRecord, OpenPlace], float]
+    value: Callable[[ServedApp, OpenPlace], float]
     is_most: bool = False
     has_tolerance: bool = False
 
@@ -47,7 +54,7 @@ class Key(NamedTuple):
 class TaskChoice(NamedTuple):
     """The application whose next task gets a place; `is_probe` where it is to be measured."""
 
-    app: AppRecord
+    app: ServedApp
     form: Form
     reason: str
     is_probe: bool = False

@@ -17,10 +17,15 @@ from yarn_accel.core.tasks.worker_messages import Counter, WorkerOrder
 
 @dataclass(frozen=True, slots=True)
 class WriteJournal:
-    """Append these records; `JournalWritten` with this number answers."""
+    """Append these records; `JournalWritten` with this number answers.
+
+    Attributes:
+        can_wait: nobody waits for what follows, so they may be written a little later, with the next ones.
+    """
 
     sequence: int
     records: tuple[JournalRecord, ...]
+    can_wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ def definition_of(values: Mapping[str, Any], rows: Iterable[list[Any]], n_tasks:
         _pairs(values["environment"]),
         _pairs(values["files"]),
         None if terms is None else DagTerms(PriorityClass[terms[0].upper()], *terms[1:]),
+        values.get("is_resumed", False),
     )
 
 
@@ -58,6 +59,8 @@ def app_values(definition: AppDefinition) -> dict[str, Any]:
         "environment": [list(pair) for pair in definition.environment],
         "files": [list(pair) for pair in definition.files],
         "dag": terms and [terms.priority_class.word, terms.may_interrupt, terms.is_paused],
+        # Only where it says something: an older master knows no such key.
+        **({"is_resumed": True} if definition.is_resumed else {}),
     }
 
 

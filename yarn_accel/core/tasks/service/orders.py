@@ -8,13 +8,20 @@ from dataclasses import replace
 
 from yarn_accel.core.tasks.applications import OPERATION_PROGRAM, AppDefinition, TaskDefinition
 from yarn_accel.core.tasks.attempt_orders import AttemptId, AttemptOrder, FunctionCall, OutputFile, TaskFolder
+from yarn_accel.core.tasks.records import Assignment, Drop, TaskWorker
 from yarn_accel.core.tasks.service.settings import ServiceSettings
-from yarn_accel.core.tasks.service.state import Assignment, Drop, TaskWorker
 from yarn_accel.core.tasks.values import Form, FormDemand
 from yarn_accel.core.tasks.worker_messages import MAX_LISTED, OrderNumber, WorkerOrder
 
 #: To start at once on one worker; the rest of an order is for its queue.
 MAX_STARTS = MAX_LISTED - 16
+
+
+def has_news(worker: TaskWorker) -> bool:
+    """Whether a worker's next order lists something new, or lists something no more that has not ended."""
+    return any(each.listed_in is None for each in (*worker.starts.values(), *worker.queue)) or any(
+        each.dropped_in is None for each in worker.dropped.values()
+    )
 
 
 def next_order(worker: TaskWorker, sequence: int, settings: ServiceSettings) -> WorkerOrder:
@@ -41,13 +48,12 @@ def _listed(worker: TaskWorker, settings: ServiceSettings) -> Iterator[Assignmen
     taken_back = [each for each in worker.dropped.values() if each.drop is Drop.TAKE_BACK]
     yield from worker.starts.values()
     yield from taken_back
-    n_cores = worker.spec.cores if worker.spec is not None else 1
     n_known = sum(each.listed_in is not None for each in worker.queue)
     n_new = MAX_LISTED - len(worker.starts) - len(taken_back) - n_known
     for position, each in enumerate(worker.queue):
         if each.listed_in is not None:
             yield each
-        elif position < settings.listed_per_core * n_cores and n_new > 0:
+        elif position < settings.listed_per_core * worker.spec.cores and n_new > 0:
             n_new -= 1
             yield each
 

@@ -18,6 +18,7 @@ class Outbox:
         """In the journal by now; a replaced journal begins anew."""
         self._batch: list[JournalRecord] = []
         self._pending: list[ServiceCommand] = []
+        self._is_urgent = False
         self._waiting: deque[tuple[int, ServiceCommand]] = deque()
         self._sequence = 0
         self._written = 0
@@ -31,9 +32,14 @@ class Outbox:
         """Write a record; commands that are put from now on wait for it."""
         self._batch.append(encode_record(record))
 
-    def put(self, command: ServiceCommand) -> None:
-        """Give a command out once all that was logged so far, and in this event, is written."""
+    def put(self, command: ServiceCommand, *, can_wait: bool = False) -> None:
+        """Give a command out once all that was logged so far, and in this event, is written.
+
+        Args:
+            can_wait: nothing starts by it, and nobody waits for it.
+        """
         self._pending.append(command)
+        self._is_urgent |= not can_wait
 
     def written(self, sequence: int) -> None:
         """All records up to this number are on the disk."""
@@ -54,8 +60,9 @@ class Outbox:
         elif self._batch:
             self._sequence += 1
             self.n_records += len(self._batch)
-            out.append(WriteJournal(self._sequence, tuple(self._batch)))
+            out.append(WriteJournal(self._sequence, tuple(self._batch), can_wait=not self._is_urgent))
         self._batch.clear()
+        self._is_urgent = False
         self._waiting.extend((self._sequence, command) for command in self._pending)
         self._pending.clear()
         while self._waiting and self._waiting[0][0] <= self._written:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 
-from yarn_accel.core.tasks.events import ResourceLeft
+from yarn_accel.core.tasks.records import TaskState, TaskWorker
 from yarn_accel.core.tasks.service.commands import ReleaseWorker, WorkersWanted
 from yarn_accel.core.tasks.service.events import WorkersAtRisk
-from yarn_accel.core.tasks.service.parts import ServiceParts
-from yarn_accel.core.tasks.service.settings import WorkerSize
-from yarn_accel.core.tasks.service.state import TaskState, TaskWorker
+from yarn_accel.core.tasks.service.journaled_table import JournaledTable
+from yarn_accel.core.tasks.service.outbox import Outbox
+from yarn_accel.core.tasks.service.settings import ServiceSettings, WorkerSize
 from yarn_accel.core.tasks.values import AppSpec, FormDemand
 
 #: Counting visits all applications and workers.
@@ -50,53 +50,53 @@ def _most_gpus_first(need: FormDemand) -> int:
 class Pool:
     """Orders and releases workers."""
 
-    def __init__(self, parts: ServiceParts) -> None:
-        self._parts = parts
+    def __init__(self, settings: ServiceSettings, table: JournaledTable, outbox: Outbox) -> None:
+        self._settings = settings
+        self._table = table
+        self._outbox = outbox
         self._next_s = 0.0
         self._ordered: tuple[tuple[str, int], ...] | None = None
 
     def give_back(self, event: WorkersAtRisk) -> None:
         """Release idle workers before YARN takes any: as many as it names, and those that it names first."""
         named = set(event.workers)
-        workers = [
-            worker
-            for worker in self._parts.state.workers.values()
-            if worker.spec is not None and not worker.is_leaving
-        ]
-        workers.sort(key=lambda worker: worker.id not in named)
-        self._release_idle(workers, len(named), self._parts.now_s)
+        workers = sorted(self._usable(), key=lambda worker: worker.id not in named)
+        self._release_idle(workers, len(named), self._table.now_s)
 
     def adjust(self) -> None:
         """Order what is missing, release what is idle; some times a second at most."""
-        parts = self._parts
-        if parts.now_s < self._next_s:
+        now_s, sizes = self._table.now_s, self._settings.sizes
+        if now_s < self._next_s:
             return
-        self._next_s = parts.now_s + _INTERVAL_S
+        self._next_s = now_s + _INTERVAL_S
         wanted = self._wanted()
-        workers: dict[str, list[TaskWorker]] = {size.name: [] for size in parts.settings.sizes}
-        for worker in parts.state.workers.values():
+        workers: dict[str, list[TaskWorker]] = {size.name: [] for size in sizes}
+        for worker in self._usable():
             size = self._size_of(worker)
-            if size is not None and not worker.is_leaving:
+            if size is not None:
                 workers[size.name].append(worker)
         counts = []
-        for size in parts.settings.sizes:
+        for size in sizes:
             here = workers[size.name]
             n_spare = len(here) - wanted[size.name]
-            limit_s = parts.now_s - parts.settings.idle_s
+            limit_s = now_s - self._settings.idle_s
             n_released = self._release_idle(here, n_spare, limit_s) if n_spare > 0 else 0
             counts.append((size.name, max(wanted[size.name], len(here) - n_released)))
         if tuple(counts) != self._ordered:
             self._ordered = tuple(counts)
-            parts.outbox.put(WorkersWanted(self._ordered))
+            self._outbox.put(WorkersWanted(self._ordered))
+
+    def _usable(self) -> list[TaskWorker]:
+        return [worker for worker in self._table.workers.values() if worker.is_usable]
 
     def _wanted(self) -> dict[str, int]:
         """Workers of each size for all tasks that could run now; each goes to the first size it fits."""
-        sizes = self._parts.settings.sizes
+        sizes = self._settings.sizes
         workers = dict.fromkeys((size.name for size in sizes), 0.0)
-        for app in self._parts.state.apps.values():
+        for app in self._table.apps.values():
             n_tasks = float(sum(app.counts[state] for state in _RUNNABLE))
             for size in sizes:
-                n_slots = slots(size, app.definition.spec, self._parts.servers.most_gpus)
+                n_slots = slots(size, app.spec, self._table.servers.most_gpus)
                 if n_slots and n_tasks > 0:
                     taken = min(n_tasks / n_slots, size.max_workers - workers[size.name])
                     workers[size.name] += taken
@@ -109,19 +109,14 @@ class Pool:
 
     def _size_of(self, worker: TaskWorker) -> WorkerSize | None:
         spec = worker.spec
-        if spec is None:
-            return None
-        sizes = [
-            each for each in self._parts.settings.sizes if (each.cores, each.gpus) == (spec.cores, spec.gpus)
-        ]
+        sizes = [each for each in self._settings.sizes if (each.cores, each.gpus) == (spec.cores, spec.gpus)]
         return min(sizes, key=lambda size: abs(size.memory_bytes - spec.memory_bytes), default=None)
 
     def _release_idle(self, workers: list[TaskWorker], n_most: int, limit_s: float) -> int:
-        parts = self._parts
         idle = [worker for worker in workers if worker.is_idle and worker.busy_s <= limit_s][:n_most]
         for worker in idle:
-            parts.policy.apply(ResourceLeft(worker.id, parts.now_s))
             worker.is_leaving = True
-            parts.is_sharing_due = True
-            parts.outbox.put(ReleaseWorker(worker.id))
+            self._table.retire(worker)
+            self._table.are_servers_due = True
+            self._outbox.put(ReleaseWorker(worker.id))
         return len(idle)

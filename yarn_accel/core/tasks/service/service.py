@@ -2,14 +2,17 @@
 
 ::
 
-    submit, cancel ──▶ service ──▶ records ──▶ ServiceState   applications, tasks, attempts, workers
-    workers' reports ▶ Reports ─▶ Attempts          │
-    tick ──▶ TaskPolicy ──▶ Enacting               Outbox ──▶ journal, then orders to workers and the rest
+    submit, cancel ─────────────▶┐
+    workers' reports ─▶ Reports ─▶ Attempts ─ records ─▶ JournaledTable   applications, tasks, workers
+    tick ─▶ TaskPolicy ─ orders ─▶┘             │              │
+               ▲                              Outbox ──▶ journal, then orders to workers and the rest
+               └──────────── reads ───────────────────────────┘
                                  Pool ──▶ how many workers there should be
 
-Every change of the state is a record, and what follows from a record leaves only when the journal has it. So
-a later master that reads the journal knows at least what workers and owners know. What workers report is
-compared with what they should have, so a report that is lost, repeated or late costs time only.
+There is one state, the table. A service changes it by records, and what follows from a record leaves only
+when the journal has it. So a later master that reads the journal knows at least what workers and owners know.
+What workers report is compared with what they should have, so a report that is lost, repeated or late costs
+time only. The policy reads the table, and each of its orders is in the table before it gives the next.
 
 The cost of an event is proportional to what it changes. All tasks of an application are visited when it is
 submitted and when it ends early, all tasks of all when a journal is read or shortened.
@@ -21,14 +24,15 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
+from yarn_accel.core.dags.slowdown_series import LiveSlowdowns
 from yarn_accel.core.tasks.applications import AppDefinition, check_definition
-from yarn_accel.core.tasks.commands import TaskPolicy
-from yarn_accel.core.tasks.events import AppPaused, AppSubmitted, Decide
 from yarn_accel.core.tasks.learning import FigureStore
+from yarn_accel.core.tasks.policy import TaskPolicy
+from yarn_accel.core.tasks.records import Drop, ServedApp, TaskState
+from yarn_accel.core.tasks.server_gpus import share_server_gpus
 from yarn_accel.core.tasks.service.attempts import Attempts
 from yarn_accel.core.tasks.service.commands import AppAccepted, AppRefused, SendOrder, ServiceCommand
 from yarn_accel.core.tasks.service.definition_values import app_values
-from yarn_accel.core.tasks.service.enacting import Enacting
 from yarn_accel.core.tasks.service.events import (
     CancelRequested,
     JournalFailed,
@@ -44,20 +48,17 @@ from yarn_accel.core.tasks.service.events import (
     WorkerReported,
     WorkersAtRisk,
 )
-from yarn_accel.core.tasks.service.invariants import check
-from yarn_accel.core.tasks.service.orders import next_order
-from yarn_accel.core.tasks.service.parts import ServiceParts
+from yarn_accel.core.tasks.service.orders import has_news, next_order
 from yarn_accel.core.tasks.service.pool import Pool
-from yarn_accel.core.tasks.service.prepared import prepare_app
+from yarn_accel.core.tasks.service.prepared import prepare_app, taken_up_dag
 from yarn_accel.core.tasks.service.records import AppBegun, PauseSet, ServiceBegun, decode_record
 from yarn_accel.core.tasks.service.reports import Reports
 from yarn_accel.core.tasks.service.runnable import check_runnable
 from yarn_accel.core.tasks.service.settings import ServiceSettings
-from yarn_accel.core.tasks.service.state import ServedApp, TaskState
 from yarn_accel.core.tasks.service.submission import check_orders
-from yarn_accel.core.tasks.service.submitted_dag import taken_up_dag
+from yarn_accel.core.tasks.service.use_samples import UseSamples
 from yarn_accel.core.tasks.service.views import app_outcome, explain_app, explain_task, snapshot
-from yarn_accel.core.tasks.values import AppId, TaskId
+from yarn_accel.core.tasks.values import AppId, ResourceId, TaskId
 from yarn_accel.errors import ConfigError
 
 #: What a policy takes back from a place that never heard of it is its own again at once, so it decides again.
@@ -71,19 +72,27 @@ class TaskService:
 
     Args:
         figures: what the policy learns, to be shown.
+
+    Attributes:
+        table: the world as the service knows it, and as its orders are to make it.
+        attempts: what becomes of attempts.
+        use_samples: what workers did over time.
+        slowdowns: SD of DAGs over time.
     """
 
     def __init__(
         self, settings: ServiceSettings, policy: TaskPolicy, figures: FigureStore | None = None
     ) -> None:
-        self._settings = settings
-        self._policy = policy
-        self._figures = figures if figures is not None else FigureStore()
-        self._parts = parts = ServiceParts(settings, policy, self._figures)
-        self._attempts = Attempts(parts)
-        self._reports = Reports(parts, self._attempts)
-        self._enacting = Enacting(parts, self._attempts)
-        self._pool = Pool(parts)
+        self.settings = settings
+        self.policy = policy
+        self.figures = figures if figures is not None else FigureStore()
+        self.use_samples = UseSamples()
+        self.slowdowns = LiveSlowdowns()
+        self.attempts = Attempts(settings, policy, self.figures)
+        self.table = self.attempts.table
+        self._outbox = self.attempts.outbox
+        self._reports = Reports(self.attempts, self.use_samples)
+        self._pool = Pool(settings, self.table, self._outbox)
         self._must_compact = False
         #: Of all orders of this master: a worker that was lost and comes back takes no older number.
         self._order_sequence = 0
@@ -104,60 +113,56 @@ class TaskService:
 
     def apply(self, event: ServiceEvent) -> list[ServiceCommand]:
         """Take note of what happened and say what to do now, in this order."""
-        parts = self._parts
-        parts.now_s = max(parts.now_s, event.now_s)
+        table, outbox = self.table, self._outbox
+        table.now_s = max(table.now_s, event.now_s)
         self._handlers[type(event)](event)
-        parts.announce_ready()
+        table.announce(table.now_s)
         self._send_orders()
-        n_records = parts.outbox.n_records
-        if n_records > max(self._settings.compact_records, _COMPACT_FACTOR * parts.state.n_records):
+        if outbox.n_records > max(self.settings.compact_records, _COMPACT_FACTOR * table.n_records):
             self._must_compact = True
-        replacement = parts.state.records() if self._must_compact else None
+        replacement = table.records() if self._must_compact else None
         self._must_compact = False
-        return parts.outbox.flush(replacement)
+        return outbox.flush(replacement)
 
     def snapshot(self) -> dict[str, Any]:
         """Applications, workers and counts as JSON values; proportional to the number of both."""
-        return snapshot(self._parts, self._figures)
+        return snapshot(self.attempts)
 
     def outcome(self, app: AppId, first: int = 0) -> dict[str, Any] | None:
         """What became of an application's tasks as JSON values, see `app_outcome`; None: it is not known."""
-        return app_outcome(self._parts, app, first)
+        return app_outcome(self.attempts, self.slowdowns, app, first)
 
     def use(self, n_steps: int, max_workers: int, nodes: Collection[str] | None = None) -> dict[str, Any]:
         """What workers did over time as JSON values, see `UseSamples.document`."""
-        return self._parts.use.document(n_steps, max_workers, nodes)
+        return self.use_samples.document(n_steps, max_workers, nodes)
 
     def workers(self) -> dict[str, str]:
         """The workers that are to stay, and their nodes; empty for those that have not reported yet."""
-        return {
-            name: worker.spec.node if worker.spec is not None else ""
-            for name, worker in self._parts.state.workers.items()
-            if not worker.is_leaving
-        }
+        workers = self.table.workers.items()
+        return {name: worker.spec.node for name, worker in workers if not worker.is_leaving}
 
     @property
     def wants_servers(self) -> bool:
         """Whether an application has tasks for the GPUs of pipeline servers."""
-        apps = self._parts.state.apps.values()
-        return any(need.is_served for app in apps for need in app.definition.spec.demands.values())
+        apps = self.table.apps.values()
+        return any(need.is_served for app in apps for need in app.spec.demands.values())
 
     def is_dag(self, app: AppId) -> bool | None:
         """Whether an application that has not ended is a DAG; None: there is none of this name."""
-        found = self._parts.state.apps.get(app)
+        found = self.table.apps.get(app)
         return None if found is None else found.definition.dag is not None
 
     def result(self, task: TaskId) -> str | None:
         """What a task's function returned, as JSON; None: it has not ended, or nothing is kept of it."""
         name, _, own = task.partition("/")
-        app = self._parts.state.apps.get(AppId(name)) or self._parts.state.ended.get(AppId(name))
+        app = self.table.apps.get(AppId(name)) or self.table.ended.get(AppId(name))
         return None if app is None else app.history.results.get(own)
 
     def explain(self, name: str) -> str:
         """Where a task is, and why there; of an application, what is believed of it beside what happened."""
         if "/" in name:
-            return explain_task(self._parts, TaskId(name))
-        return explain_app(self._parts, self._figures, AppId(name))
+            return explain_task(self.attempts, TaskId(name))
+        return explain_app(self.attempts, AppId(name))
 
     def validate(self) -> None:
         """Check that the state agrees with itself; visits all tasks; for tests.
@@ -165,51 +170,54 @@ class TaskService:
         Raises:
             AssertionError: it does not.
         """
-        check(self._parts)
-        self._policy.validate()
+        table = self.table
+        table.validate()
+        assert not table.has_entering, "what became ready was not announced"
+        assert table.settling.keys() <= table.apps.keys(), "an application that is gone is to end"
+        assert table.seen.keys() == table.workers.keys(), "nobody watches over a worker"
+        for app in table.apps.values():
+            _check_app(app, app.id in table.settling)
+        self.policy.validate()
 
     # ---- events
 
     def _recovered(self, event: Recovered) -> None:
-        parts = self._parts
-        parts.set_unix_time(event.now_s, event.at)
-        state = parts.state
-        state.is_replaying = True
+        table, settings = self.table, self.settings
+        self.attempts.set_unix_time(event.at)
+        table.is_replaying = True
         for record in event.records:
-            state.apply(decode_record(record))
-        state.is_replaying = False
-        parts.there.resume(state.core_s, event.now_s)
-        state.ready.clear()
-        if not state.started_ms:
-            state.apply(ServiceBegun(self._settings.started_ms))
+            table.apply(decode_record(record))
+        table.is_replaying = False
+        table.forget_entering()
+        self.policy.follow(table)
+        self.attempts.there.resume(table.core_s, event.now_s)
+        if not table.started_ms:
+            table.apply(ServiceBegun(settings.started_ms))
         # The last line may be torn, and appending to that would damage it.
         self._must_compact = True
-        for app in list(state.apps.values()):
+        for app in list(table.apps.values()):
             self._take_up(app)
-        for worker in state.workers:
-            parts.see(worker, event.now_s + self._settings.recovery_s - self._settings.silence_s)
+        for worker in table.workers:
+            table.see(worker, event.now_s + settings.recovery_s - settings.silence_s)
 
     def _take_up(self, app: ServedApp) -> None:
         """Go on with an application of an earlier master."""
-        parts = self._parts
+        table = self.table
         if not app.is_over:
-            dag = taken_up_dag(app, parts.event_time)
-            parts.policy.apply(AppSubmitted(app.definition.spec, parts.now_s, dag))
-            ready = [task.id for task in app.tasks if task.state is TaskState.READY]
-            if ready:
-                parts.state.ready[app.id] = ready
+            table.open_app(app, table.now_s, taken_up_dag(app, self.attempts.event_time))
+            table.offer_all_ready(app)
             failed = next((task for task in app.tasks if task.state is TaskState.FAILED), None)
             if failed is not None:  # that was the last record, and what follows from it was not written
-                parts.state.ready.pop(app.id, None)
-                self._attempts.end_app(app, f"{failed.id}: failed {failed.n_failures} times; {failed.error}")
-        self._attempts.finish(app)
+                error = f"{failed.id}: failed {failed.n_failures} times; {failed.error}"
+                self.attempts.end_app(app, error)
+        self.attempts.finish(app)
 
     def _submit(self, event: SubmitRequested) -> None:
-        parts, definition = self._parts, event.definition
+        table, outbox, definition = self.table, self._outbox, event.definition
         app = definition.spec.app
-        known = parts.state.apps.get(app)
+        known = table.apps.get(app)
         if known is not None and known.definition == definition:
-            parts.outbox.put(AppAccepted(app))
+            outbox.put(AppAccepted(app))
             return
         try:
             self._check_limits(definition)
@@ -217,91 +225,123 @@ class TaskService:
                 check_definition(definition)
             check_orders(definition)
         except ConfigError as error:
-            parts.outbox.put(AppRefused(app, str(error)))
+            outbox.put(AppRefused(app, str(error)))
             return
-        number = parts.state.n_apps + 1
-        at = parts.unix_time(parts.now_s)
+        number, now_s = table.n_apps + 1, table.now_s
+        at, core_s = self.attempts.unix_time(now_s), self.attempts.there.at(now_s)
         prepared = event.prepared or prepare_app(definition)
-        core_s = parts.there.at(parts.now_s)
-        parts.outbox.log(AppBegun(number, app_values(definition), definition.spec.n_tasks, at, core_s))
+        outbox.log(AppBegun(number, app_values(definition), definition.spec.n_tasks, at, core_s))
         for record in prepared.listed:
-            parts.outbox.log(record)
+            outbox.log(record)
         # The records would make a copy of all tasks.
-        parts.state.add_app(prepared, number, at, core_s)
-        dag = prepared.dag and replace(prepared.dag, arrival_s=parts.now_s)
-        parts.policy.apply(AppSubmitted(definition.spec, parts.now_s, dag))
-        parts.outbox.put(AppAccepted(app))
+        table.add_app(prepared, number, at, core_s)
+        table.open_app(prepared.app, now_s, prepared.dag and replace(prepared.dag, arrival_s=now_s))
+        table.offer_all_ready(prepared.app)
+        outbox.put(AppAccepted(app))
 
     def _check_limits(self, definition: AppDefinition) -> None:
-        state, settings, app = self._parts.state, self._settings, definition.spec.app
-        servers = self._parts.servers
-        if app in state.apps or app in state.ended:
+        table, settings, app = self.table, self.settings, definition.spec.app
+        if app in table.apps or app in table.ended:
             raise ConfigError(f"{app}: there is an application of this name", cure="give it another name")
-        if len(state.apps) >= settings.max_apps:
+        if len(table.apps) >= settings.max_apps:
             raise ConfigError(
-                f"{app}: {len(state.apps)} applications run already, which is the limit",
+                f"{app}: {len(table.apps)} applications run already, which is the limit",
                 cure="submit it when one of them has ended",
             )
-        if len(state.tasks) + len(definition.tasks) > settings.max_open_tasks:
+        if len(table.tasks) + len(definition.tasks) > settings.max_open_tasks:
             raise ConfigError(
                 f"{app}: with its {len(definition.tasks)} tasks there would be more than "
                 f"{settings.max_open_tasks}, which is the limit",
                 cure="submit it when another application has ended",
             )
-        check_runnable(definition, settings, servers.most_gpus)
+        check_runnable(definition, settings, table.servers.most_gpus)
 
     def _cancel(self, event: CancelRequested) -> None:
-        app = self._parts.state.apps.get(event.app)
+        app = self.table.apps.get(event.app)
         if app is not None:
-            self._attempts.end_app(app, "")
+            self.attempts.end_app(app, "")
 
     def _pause(self, event: PauseRequested) -> None:
-        parts = self._parts
-        app = parts.state.apps.get(event.app)
+        app = self.table.apps.get(event.app)
         if app is not None and app.definition.dag is not None and app.is_paused is not event.is_paused:
-            parts.commit(PauseSet(app.id, event.is_paused))
-            parts.policy.apply(AppPaused(app.id, event.is_paused, parts.now_s))
+            self.attempts.commit(PauseSet(app.id, event.is_paused))
 
     def _gone(self, event: WorkerGone) -> None:
-        worker = self._parts.state.workers.get(event.worker)
+        worker = self.table.workers.get(event.worker)
         if worker is not None:
             self._reports.lost(worker, event.reason, event.by_itself)
 
     def _written(self, event: JournalWritten) -> None:
-        self._parts.outbox.written(event.sequence)
+        self._outbox.written(event.sequence)
 
     def _journal_failed(self, event: JournalFailed) -> None:
         self._must_compact = True
 
     def _servers_serve(self, event: ServersServe) -> None:
-        self._parts.servers = event.servers
-        self._parts.is_sharing_due = True
+        self.table.servers = event.servers
+        self.table.are_servers_due = True
 
     def _output_settled(self, event: OutputSettled) -> None:
-        app = self._parts.state.apps.get(event.app)
+        app = self.table.apps.get(event.app)
         if app is not None:
-            self._attempts.output_settled(app, event.error)
+            self.attempts.output_settled(app, event.error)
 
     def _tick(self, event: ServiceTick) -> None:
-        parts = self._parts
+        table = self.table
         self._reports.end_silent()
-        parts.announce_due()
-        self._attempts.retry_outputs()
-        if parts.is_sharing_due:
-            parts.share_server_gpus()
+        table.offer_held_back(table.now_s)
+        self.attempts.retry_outputs()
+        if table.are_servers_due:
+            self._share_server_gpus()
         for _ in range(_N_ROUNDS):
-            parts.announce_ready()
-            self._enacting.enact(parts.policy.apply(Decide(parts.now_s)))
-            if not parts.state.ready:
+            table.announce(table.now_s)
+            self.attempts.decide()
+            if not table.has_entering:
                 break
-        parts.note_slowdowns()
+        self._note_slowdowns()
         self._pool.adjust()
 
+    def _share_server_gpus(self) -> None:
+        """Let workers use the GPUs of pipeline servers that they are to have, where that changed."""
+        table = self.table
+        table.are_servers_due = False
+        nodes = {str(name): worker.spec.node for name, worker in table.workers.items() if worker.is_usable}
+        for name, n_gpus in share_server_gpus(table.servers, nodes).items():
+            worker = table.workers[ResourceId(name)]
+            if worker.spec.server_gpus != n_gpus:
+                table.set_server_gpus(worker, n_gpus)
+
+    def _note_slowdowns(self) -> None:
+        """Note the SD of all DAGs, where that is due."""
+        table = self.table
+        if self.slowdowns.is_due(table.now_s):
+            self.slowdowns.note(table.now_s, self.policy.slowdowns(), (*table.apps, *table.ended))
+
     def _send_orders(self) -> None:
-        parts = self._parts
-        for name, worker in list(parts.dirty.items()):
-            if worker.spec is not None:
-                del parts.dirty[name]
+        table = self.table
+        for name, worker in list(table.order_due.items()):
+            if worker.has_reported:
+                del table.order_due[name]
                 self._order_sequence += 1
-                order = next_order(worker, self._order_sequence, self._settings)
-                parts.outbox.put(SendOrder(name, order))
+                can_wait = not has_news(worker)
+                order = next_order(worker, self._order_sequence, self.settings)
+                self._outbox.put(SendOrder(name, order), can_wait=can_wait)
+
+
+def _check_app(app: ServedApp, is_settling: bool) -> None:
+    assert sum(app.counts.values()) == app.spec.n_tasks, f"{app.id}: its counts do not add up"
+    assert len(app.history.tasks) == app.counts[TaskState.DONE], f"{app.id}: not all that is done is kept"
+    assert app.n_open or is_settling, f"{app.id}: all tasks ended, and nobody closes it"
+    assert not app.counts[TaskState.FAILED] or app.is_over, f"{app.id}: a task failed, and it goes on"
+    for task in app.tasks:
+        held = task.assignment
+        assert (held is not None) == (task.state in (TaskState.QUEUED, TaskState.RUNNING)), task.id
+        if held is not None and held.drop is not None:
+            assert held.listed_in is not None, f"{held.attempt}: has to leave where it never was"
+            assert (held.drop is Drop.OVER) == app.is_over, held.attempt
+        if app.is_over:
+            assert task.state not in (TaskState.WAITING, TaskState.READY), f"{task.id}: waits for nothing"
+        else:
+            is_waiting = task.state is TaskState.WAITING
+            assert bool(task.n_missing) is is_waiting, f"{task.id}: {task.state}, {task.n_missing} missing"
+        assert task.n_failures < app.definition.max_attempts or task.state is TaskState.FAILED, task.id

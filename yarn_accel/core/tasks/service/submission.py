@@ -27,15 +27,14 @@ from yarn_accel.core.tasks.worker_messages import (
     order_document,
     parse_order,
 )
+from yarn_accel.core.units import MAX_BYTES, MAX_SECONDS
 from yarn_accel.errors import ConfigError, RemoteProtocolError
 
 #: Of an application's document.
 _VERSION = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,199}\Z")
-_MOST = 2**53
 _MAX_PRIORITY = 1_000_000
 _MAX_ATTEMPTS = 1000
-_MAX_S = 1e9
 _MAX_PAIRS = 256
 _MAX_TEXT = 32 * 1024
 _MAX_WORD = 200
@@ -61,7 +60,7 @@ def parse_app(document: Any) -> AppDefinition:
     """
     try:
         top = CheckedObject(document, "application")
-        version = top.count("version", _MOST)
+        version = top.count("version", MAX_BYTES)
         if version != _VERSION:
             raise ConfigError(
                 f"the application is of version {version}, {_VERSION} is expected",
@@ -120,8 +119,8 @@ def _check_head(head: CheckedObject) -> None:
     head.text("name", _MAX_TEXT, _NAME)
     head.count("priority", _MAX_PRIORITY, -_MAX_PRIORITY)
     head.count("max_attempts", _MAX_ATTEMPTS, 1)
-    head.number("time_limit_s", _MAX_S)
-    head.number("silence_limit_s", _MAX_S)
+    head.number("time_limit_s", MAX_SECONDS)
+    head.number("silence_limit_s", MAX_SECONDS)
     head.text("output", MAX_URI)
     for key in ("environment", "files"):
         _check_pairs(head, key, _MAX_PAIRS)
@@ -129,7 +128,7 @@ def _check_head(head: CheckedObject) -> None:
     for form in _forms(demands):
         row = demands.row(form, 4)
         for at in range(3):
-            row.count(at, _MOST)
+            row.count(at, MAX_BYTES)
         row.flag(3)
     for form in _forms(programs):
         _check_program(programs.row(form, 6))
@@ -139,6 +138,8 @@ def _check_head(head: CheckedObject) -> None:
             raise terms.error(0, f"is no class; known: {', '.join(known)}")
         terms.flag(1)
         terms.flag(2)
+    if "is_resumed" in head.names(_MAX_PAIRS):
+        head.flag("is_resumed")
     if not head.is_null("declared"):
         _check_figures(head.row("declared", 3))
     head.close()
@@ -170,8 +171,8 @@ def _check_pairs(source: CheckedObject, key: str, most: int) -> None:
 def _check_numbers(source: CheckedObject, key: str) -> None:
     for value in source.values(key, MAX_TASKS):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 <= value <= _MOST:
-            raise source.error(key, f"has what is no number from 0 to {_MOST}")
+        if not is_number or not 0 <= value <= MAX_BYTES:
+            raise source.error(key, f"has what is no number from 0 to {MAX_BYTES}")
 
 
 _MORE: dict[str, Callable[[CheckedObject, str], object]] = {
@@ -179,22 +180,22 @@ _MORE: dict[str, Callable[[CheckedObject, str], object]] = {
     "inputs": lambda source, key: _check_pairs(source, key, MAX_TASK_FILES),
     "outputs": lambda source, key: source.texts(key, MAX_TASK_FILES, _MAX_WORD),
     "kind": lambda source, key: source.text(key, _MAX_WORD),
-    "runtime_s": lambda source, key: source.number(key, _MAX_S),
+    "runtime_s": lambda source, key: source.number(key, MAX_SECONDS),
     "predecessor_bytes": _check_numbers,
     "environment": lambda source, key: _check_pairs(source, key, _MAX_PAIRS),
-    "time_limit_s": lambda source, key: source.number(key, _MAX_S),
+    "time_limit_s": lambda source, key: source.number(key, MAX_SECONDS),
     "python_environment": lambda source, key: source.text(key, _MAX_WORD, _NAME),
 }
 
 
 def _check_figures(figures: CheckedObject) -> None:
-    figures.number(0, float(_MOST))
+    figures.number(0, float(MAX_BYTES))
     forms, kinds = figures.below(1), figures.below(2)
     rows = [forms.row(form, 2) for form in _forms(forms)]
     rows += [kinds.row(kind, 2) for kind in kinds.names(_MAX_PAIRS)]
     for row in rows:
-        row.number(0, _MAX_S)
-        row.number(1, _MAX_S)
+        row.number(0, MAX_SECONDS)
+        row.number(1, MAX_SECONDS)
 
 
 def _forms(source: CheckedObject) -> list[str]:
@@ -228,7 +229,7 @@ def _is_split(split: Any) -> bool:
         isinstance(uri, str)
         and len(uri) <= MAX_URI
         and type(start) is type(length) is int
-        and 0 <= start <= _MOST
-        and 0 <= length <= _MOST
+        and 0 <= start <= MAX_BYTES
+        and 0 <= length <= MAX_BYTES
         and isinstance(with_keys, bool)
     )

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from yarn_accel.core.dags.slowdown import slowdown_at_end
-from yarn_accel.core.tasks.commands import PlanningPolicy
+from yarn_accel.core.dags.slowdown_series import LiveSlowdowns
 from yarn_accel.core.tasks.durations import DurationBelief
-from yarn_accel.core.tasks.learning import Belief, FigureStore
-from yarn_accel.core.tasks.service.history import AppHistory
-from yarn_accel.core.tasks.service.parts import ServiceParts
-from yarn_accel.core.tasks.service.replay import ServiceState
-from yarn_accel.core.tasks.service.state import EndedApp, ServedApp, TaskState, TaskWorker
+from yarn_accel.core.tasks.history import AppHistory
+from yarn_accel.core.tasks.learning import Belief
+from yarn_accel.core.tasks.outcome import slowdown_at_end
+from yarn_accel.core.tasks.records import EndedApp, ServedApp, TaskState, TaskWorker
+from yarn_accel.core.tasks.service.attempts import Attempts
+from yarn_accel.core.tasks.table import TaskTable
 from yarn_accel.core.tasks.values import AppId, TaskId
 
 #: Tasks in one answer of `app_outcome`.
@@ -21,38 +21,39 @@ MAX_OUTCOME_TASKS = 5000
 _MB = 1e6
 
 
-def snapshot(parts: ServiceParts, figures: FigureStore) -> dict[str, Any]:
+def snapshot(attempts: Attempts) -> dict[str, Any]:
     """Applications, workers and counts as JSON values.
 
     ``figures`` has for each name of an application the forms that were measured: what is believed of a task,
     and of those that ran since this master started, what was predicted beside what happened. An application's
     ``delay`` is the mean of its tasks so far, ``predicted_delay`` what was predicted of them.
     """
-    state = parts.state
-    names = {app.definition.spec.name for app in state.apps.values()} | figures.measured_here
-    used, there = _use_by_app(state), _there(parts)
+    table, figures = attempts.table, attempts.figures
+    names = {app.definition.spec.name for app in table.apps.values()} | figures.measured_here
+    used, there = _use_by_app(table), _there(attempts)
     return {
-        "policy": parts.settings.policy,
+        "policy": attempts.settings.policy,
         "apps": {
-            app.id: _app(app, app.id in parts.ending, used.get(app.id, _Use()), there) | _live_dag(parts, app)
-            for app in state.apps.values()
+            app.id: _app(app, app.id in table.settling, used.get(app.id, _Use()), there)
+            | _live_dag(attempts, app)
+            for app in table.apps.values()
         },
-        "ended": {ended.app: _ended(ended) for ended in state.ended.values()},
+        "ended": {ended.app: _ended(ended) for ended in table.ended.values()},
         "workers": {
-            worker.id: _worker(worker, parts.now_s - parts.seen.get(worker.id, parts.now_s))
-            for worker in state.workers.values()
+            worker.id: _worker(worker, table.now_s - table.seen.get(worker.id, table.now_s))
+            for worker in table.workers.values()
         },
         "figures": belief_documents(figures.beliefs(names)),
         "durations": duration_documents(figures.durations.beliefs(names | figures.durations.measured_here)),
-        "servers": {"gpus": dict(parts.servers.n_gpus), "of_node": dict(parts.servers.server_of)},
+        "servers": {"gpus": dict(table.servers.n_gpus), "of_node": dict(table.servers.server_of)},
     }
 
 
-def explain_app(parts: ServiceParts, figures: FigureStore, name: AppId) -> str:
+def explain_app(attempts: Attempts, name: AppId) -> str:
     """Some lines: how far an application is, and what is believed of its tasks beside what happened."""
-    state = parts.state
-    ended = state.ended.get(name)
-    app = state.apps.get(name)
+    table, figures = attempts.table, attempts.figures
+    ended = table.ended.get(name)
+    app = table.apps.get(name)
     if app is None and ended is not None:
         error = f": {ended.error}" if ended.error else ""
         return f"{name} has ended{' (cancelled)' if ended.is_cancelled else ''}{error}"
@@ -63,7 +64,7 @@ def explain_app(parts: ServiceParts, figures: FigureStore, name: AppId) -> str:
     lines = [f"{name} (forms: {', '.join(form.value for form in spec.demands)}): {counts}"]
     if app.definition.dag is not None:
         durations = [_believed_duration(each) for each in figures.durations.beliefs((spec.name,))]
-        return "\n".join([*lines, _explained_dag(parts, app), *durations])
+        return "\n".join([*lines, _explained_dag(attempts, app), *durations])
     beliefs = figures.beliefs((spec.name,))
     lines += [_believed(belief) for belief in beliefs]
     if not beliefs:
@@ -72,20 +73,22 @@ def explain_app(parts: ServiceParts, figures: FigureStore, name: AppId) -> str:
     return "\n".join(lines)
 
 
-def app_outcome(parts: ServiceParts, name: AppId, first: int) -> dict[str, Any] | None:
+def app_outcome(
+    attempts: Attempts, slowdowns: LiveSlowdowns, name: AppId, first: int
+) -> dict[str, Any] | None:
     """What became of an application's tasks so far, as JSON values.
 
     Times are Unix times in seconds; ``ended_at`` is None while it runs. ``rows`` are `EndedTask`s from number
     `first` on, ``n_rows`` is how many there are; less than are done where they are kept no more.
     """
-    state = parts.state
-    app, ended = state.apps.get(name), state.ended.get(name)
+    table = attempts.table
+    app, ended = table.apps.get(name), table.ended.get(name)
     if app is not None:
         spec, history, error = app.definition.spec, app.history, app.error
         counts = {each.value: n for each, n in app.counts.items()}
         demands = [[form.value, need.cores, need.gpus] for form, need in spec.demands.items()]
         about: dict[str, Any] = {"name": spec.name, "begun_at": app.begun_at, "ended_at": None}
-        about |= _live_dag(parts, app)
+        about |= _live_dag(attempts, app)
         how = "running"
     elif ended is not None:
         history, error, counts = ended.history, ended.error, dict(ended.counts)
@@ -96,11 +99,11 @@ def app_outcome(parts: ServiceParts, name: AppId, first: int) -> dict[str, Any] 
     else:
         return None
     if "dag" in about:
-        slowdowns = parts.slowdowns.of(name)
-        about["slowdowns"] = [(parts.unix_time(when_s), value) for when_s, value in slowdowns]
+        noted = slowdowns.of(name)
+        about["slowdowns"] = [(attempts.unix_time(when_s), value) for when_s, value in noted]
     rows = [list(each) for each in history.tasks[first : first + MAX_OUTCOME_TASKS]]
     shown = {
-        "policy": parts.settings.policy,
+        "policy": attempts.settings.policy,
         "demands": demands,
         "tasks": counts,
         "state": how,
@@ -113,8 +116,8 @@ def _how(ended: EndedApp) -> str:
     return "cancelled" if ended.is_cancelled else "failed" if ended.error else "done"
 
 
-def _explained_dag(parts: ServiceParts, app: ServedApp) -> str:
-    terms, facts = app.definition.dag, parts.facts(app.id)
+def _explained_dag(attempts: Attempts, app: ServedApp) -> str:
+    terms, facts = app.definition.dag, attempts.policy.facts(app.id)
     assert terms is not None
     words = [f"class {terms.priority_class.word}"]
     if app.is_paused:
@@ -124,7 +127,9 @@ def _explained_dag(parts: ServiceParts, app: ServedApp) -> str:
     else:
         words += [f"alone {facts.own_makespan_s:.3g} s", f"SD {facts.slowdown:.3f}", f"{facts.n_moved} moved"]
         if facts.predicted_end_s is not None:
-            words.append(f"its end is predicted in {max(0.0, facts.predicted_end_s - parts.now_s):.3g} s")
+            words.append(
+                f"its end is predicted in {max(0.0, facts.predicted_end_s - attempts.table.now_s):.3g} s"
+            )
     if app.n_interrupted:
         words.append(f"{app.n_interrupted} attempts ended for others after {app.lost_s:.3g} s together")
     return "; ".join(words)
@@ -142,9 +147,9 @@ def _believed_duration(belief: DurationBelief) -> str:
     )
 
 
-def explain_task(parts: ServiceParts, task: TaskId) -> str:
+def explain_task(attempts: Attempts, task: TaskId) -> str:
     """One sentence: where a task is, and why there."""
-    record = parts.state.tasks.get(task)
+    record = attempts.table.tasks.get(task)
     if record is None:
         return f"{task} is not here: it was never submitted, or its application has ended"
     assignment = record.assignment
@@ -158,7 +163,7 @@ def explain_task(parts: ServiceParts, task: TaskId) -> str:
         return f"{task} waits for {record.n_missing} of its predecessors"
     if record.state is TaskState.READY:
         paused = "; its DAG is paused" if record.app.is_paused else ""
-        plan = parts.policy.explain(task) if isinstance(parts.policy, PlanningPolicy) else ""
+        plan = attempts.policy.explain(task)
         return f"{task} waits for a place{paused}{f'; {plan}' if plan else ''}{tries}{last}"
     if record.state is TaskState.DONE:
         ended = next(each for each in record.app.history.tasks if each.name == record.definition.own_name)
@@ -190,9 +195,9 @@ def duration_documents(beliefs: Iterable[DurationBelief]) -> list[dict[str, Any]
     ]
 
 
-def _live_dag(parts: ServiceParts, app: ServedApp) -> dict[str, Any]:
+def _live_dag(attempts: Attempts, app: ServedApp) -> dict[str, Any]:
     """What is shown of an application that is a DAG; times are Unix times."""
-    terms, facts = app.definition.dag, parts.facts(app.id)
+    terms, facts = app.definition.dag, attempts.policy.facts(app.id)
     if terms is None:
         return {}
     end_s = None if facts is None else facts.predicted_end_s
@@ -202,7 +207,7 @@ def _live_dag(parts: ServiceParts, app: ServedApp) -> dict[str, Any]:
         "is_paused": app.is_paused,
         "sd": None if facts is None else facts.slowdown,
         "own_makespan_s": None if facts is None else facts.own_makespan_s,
-        "predicted_end_at": None if end_s is None else parts.unix_time(end_s),
+        "predicted_end_at": None if end_s is None else attempts.unix_time(end_s),
         "n_moved": 0 if facts is None else facts.n_moved,
         "n_interrupted": app.n_interrupted,
         "lost_s": app.lost_s,
@@ -295,18 +300,18 @@ def _delays(history: AppHistory) -> dict[str, Any]:
 def _worker(worker: TaskWorker, silent_s: float) -> dict[str, Any]:
     spec, used = worker.spec, worker.used()
     return {
-        "node": spec.node if spec is not None else "",
-        "is_expected": spec is None,
+        "node": spec.node,
+        "is_expected": not worker.has_reported,
         "is_leaving": worker.is_leaving,
         "silent_s": max(0.0, silent_s),
         "cores": used.cores,
         "gpus": used.gpus,
-        "n_cores": spec.cores if spec is not None else 0,
-        "n_gpus": spec.gpus if spec is not None else 0,
+        "n_cores": spec.cores,
+        "n_gpus": spec.gpus,
         "bytes_per_s": worker.bytes_per_s,
         "running": [each.task.id for each in worker.starts.values()],
         "queued": [each.task.id for each in worker.queue],
-        "server_gpus": spec.server_gpus if spec is not None else 0,
+        "server_gpus": spec.server_gpus,
         "problem": worker.problem,
     }
 
@@ -327,18 +332,17 @@ class _Use:
         return max(self.cores / max(there.cores, 1), self.gpus / max(there.gpus, 1))
 
 
-def _use_by_app(state: ServiceState) -> dict[AppId, _Use]:
+def _use_by_app(table: TaskTable) -> dict[AppId, _Use]:
     used: dict[AppId, _Use] = {}
-    for worker in state.workers.values():
+    for worker in table.workers.values():
         for each in worker.held():
             if each.started_s is not None:
                 used.setdefault(each.task.app.id, _Use()).add(each.demand.cores, each.demand.gpus)
     return used
 
 
-def _there(parts: ServiceParts) -> _Use:
-    there = _Use(gpus=sum(parts.servers.n_gpus.values()))
-    for worker in parts.state.workers.values():
-        if worker.spec is not None:
-            there.add(worker.spec.cores, worker.spec.gpus)
+def _there(attempts: Attempts) -> _Use:
+    there = _Use(gpus=sum(attempts.table.servers.n_gpus.values()))
+    for worker in attempts.table.workers.values():
+        there.add(worker.spec.cores, worker.spec.gpus)
     return there

@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.core.tasks.service.policies import first_come
 from tests.unit.core.tasks.service.world import SETTINGS, SMALL, STARTED_AT, World, app
+from yarn_accel.core.tasks.history import EndedTask
 from yarn_accel.core.tasks.service import events as ev
-from yarn_accel.core.tasks.service.history import EndedTask
 from yarn_accel.core.tasks.values import AppFigures, AppId, Form, FormFigures
 
 

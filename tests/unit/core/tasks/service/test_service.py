@@ -6,15 +6,16 @@ import pytest
 
 from tests.unit.core.tasks.service.policies import RestlessPolicy, first_come
 from tests.unit.core.tasks.service.world import LARGE, SETTINGS, SMALL, World, app
-from yarn_accel.core.tasks.commands import EnqueueTask, TakeBackTask
-from yarn_accel.core.tasks.events import EndReason, TaskEnded
+from yarn_accel.core.tasks.commands import EndTask, EnqueueTask, TakeBackTask
+from yarn_accel.core.tasks.events import EndReason
 from yarn_accel.core.tasks.learning import FigureStore
 from yarn_accel.core.tasks.policies import make
+from yarn_accel.core.tasks.policy import TaskPolicy
 from yarn_accel.core.tasks.service import commands as cmd
 from yarn_accel.core.tasks.service import events as ev
 from yarn_accel.core.tasks.service.journal import decode_journal
 from yarn_accel.core.tasks.values import Form
-from yarn_accel.master.config import TaskSettings
+from yarn_accel.master.tasks.settings import TaskSettings
 
 
 def world_of(definition=None, **more):
@@ -69,6 +70,22 @@ def test_nothing_leaves_before_the_journal_has_it():
     assert len(world.orders["w1"].attempts) == 2
 
 
+def test_only_what_starts_nothing_may_be_written_a_little_later():
+    can_wait = {}
+
+    class Noting(World):
+        def _WriteJournal(self, command):
+            for record in command.records:
+                can_wait.setdefault(record["r"], []).append(command.can_wait)
+            super()._WriteJournal(command)
+
+    world = Noting(first_come)
+    world.submit(app("a", 3, output=""))
+    world.calm()
+    assert can_wait["assigned"] == [False] * 3
+    assert can_wait["settled"] == [True, True, False], "the owner waits for the end of the application"
+
+
 def test_a_journal_that_could_not_be_written_is_written_anew():
     world = world_of()
     world.writes_by_itself = False
@@ -106,6 +123,31 @@ def test_a_task_that_failed_on_the_only_worker_runs_there_again():
     world.add_worker(SMALL)
     world.run(60)
     assert world.ended["a"].error == ""
+
+
+def test_a_place_that_is_reserved_until_the_end_of_a_pass_is_not_taken_back():
+    """A policy that changes its mind in one pass: the task goes where it has not failed all the same."""
+
+    class Fickle(TaskPolicy):
+        def plan(self, table, figures, now_s):
+            for app_ in table.apps.values():
+                for task in list(app_.ready):
+                    yield EnqueueTask(task, "w1", Form.CPU, 0, "first")
+                    yield TakeBackTask(task, "w1", "second thoughts")
+                    yield EndTask(task, "w1", "third")
+                    if table.tasks[task].assignment.drop is not None:
+                        return
+
+    world = world_of(app("a", 1), policy=Fickle)
+    world.grows = False
+    world.add_worker(SMALL, "w1")
+    world.add_worker(SMALL, "w2")
+    world.run(2)
+    task = world.service.table.tasks["a/0"]
+    assert task.assignment is None or task.assignment.number >= 0
+    task.avoid = {"w1"}
+    world.run(6)
+    assert [each.worker for each in world.history if each.end is EndReason.DONE] == ["w2"]
 
 
 def test_an_application_fails_with_one_error_and_the_others_go_on():
@@ -223,7 +265,7 @@ def test_a_policy_forgets_what_has_ended_also_what_another_master_began():
         worker.running[attempt] = (0.0, order, "done")
     world.calm()
     assert set(world.ended) == {"a", "b"}
-    assert world.policy.state.apps == {}
+    assert world.service.table.apps == {}
 
 
 def test_the_next_master_gives_up_workers_that_do_not_come_back():
@@ -393,7 +435,7 @@ def test_a_task_that_started_is_not_taken_back():
     world.run(3)
     (queued,) = world.service.snapshot()["workers"]["w1"]["queued"]
     decide = world.policy.decide
-    world.policy.decide = lambda: [TakeBackTask(queued, worker.name, "")]
+    world.policy.decide = lambda table: [TakeBackTask(queued, worker.name, "")]
     world.tick()
     world.policy.decide = decide
     assert [each.task for each in world.orders["w1"].attempts if each.take_back] == [queued]
@@ -402,7 +444,6 @@ def test_a_task_that_started_is_not_taken_back():
     worker.step()  # it ends, and the queued one starts before the order arrives
     assert queued in {order.task for _, order, _ in worker.running.values()}
     world.run(3)
-    assert queued in world.policy.running
     assert queued in world.service.snapshot()["workers"]["w1"]["running"]
     assert {each.end for each in world.history} == {EndReason.DONE}
 
@@ -415,7 +456,7 @@ def test_what_a_worker_was_given_stays_there_when_others_come_before_it():
     world.run(3)
     before = [each.attempt for each in world.orders["w1"].attempts]
     world.submit(app("b", 1, output="hdfs:///out/b"))
-    world.policy.decide = lambda: [EnqueueTask("b/0", worker.name, Form.CPU, 0, "urgent")]
+    world.policy.decide = lambda table: [EnqueueTask("b/0", worker.name, Form.CPU, 0, "urgent")]
     world.tick()
     after = world.orders["w1"].attempts
     assert set(before) < {each.attempt for each in after}
@@ -455,10 +496,8 @@ def test_a_policy_hears_what_was_measured_and_explain_says_why():
     heard = []
 
     class Listener(RestlessPolicy):
-        def apply(self, event):
-            if isinstance(event, TaskEnded):
-                heard.append(event.measured)
-            return super().apply(event)
+        def learn(self, table, figures, assignment, measured, ran_s):
+            heard.append(measured)
 
     world = world_of(app("a", 1), policy=lambda: Listener(n_queued=0, restlessness=0.0))
     assert world.service.explain("a/0") == "a/0 waits for a place"
@@ -471,7 +510,7 @@ def test_a_policy_hears_what_was_measured_and_explain_says_why():
 
 def test_an_application_says_what_is_believed_of_it_beside_what_happened():
     figures = FigureStore()
-    world = World(lambda: make("hdas", {}, figures), figures=figures)
+    world = World(lambda: make("hdas"), figures=figures)
     world.submit(app("a", 40))
     assert world.service.explain("a").splitlines()[1] == (
         "no task of a was measured yet; nothing is known of its figures"

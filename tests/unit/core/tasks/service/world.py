@@ -19,6 +19,7 @@ from yarn_accel.core.tasks.worker_messages import AttemptEnd, AttemptOutcome
 from yarn_accel.core.tasks.worker_state import (
     ClockTicked,
     OrderReceived,
+    ProcessesEnded,
     RunEnded,
     StartAttempt,
     StopAttempt,
@@ -29,6 +30,8 @@ from yarn_accel.core.tasks.worker_state import (
 MIB = 1024 * 1024
 #: Unix time when the world began.
 STARTED_AT = 1_700_000_000.0
+#: So long an attempt that is done has written its output, and occupied nothing.
+WRITING_S = 0.3
 SMALL = WorkerSize("small", cores=2, gpus=0, memory_bytes=4096 * MIB, max_workers=4)
 LARGE = WorkerSize("large", cores=4, gpus=2, memory_bytes=8192 * MIB, max_workers=2)
 SETTINGS = ServiceSettings(started_ms=1_700_000_000_000, sizes=(SMALL, LARGE), elsewhere_s=0.5)
@@ -101,6 +104,8 @@ class VirtualWorker:
                 del self.running[attempt]
                 end = self.end(order, outcome)
                 self.carry_out(self.state.apply(RunEnded(attempt, end, now_s)))
+            elif until_s <= now_s + WRITING_S and outcome == "done" and attempt in self.running:
+                self.carry_out(self.state.apply(ProcessesEnded(attempt, now_s)))
         self.carry_out(self.state.apply(ClockTicked(now_s)))
 
     def end(self, order, outcome):

@@ -1,9 +1,5 @@
 """As much of CuPy as a worker touches, without a GPU."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 
 from cupy import cuda
@@ -15,10 +11,10 @@ zeros = np.zeros
 
 
 class _Pool:
-    def free_all_blocks(self) -> None: ...
+    def free_all_blocks(self): ...
 
-    def set_limit(self, size: int) -> None: ...
+    def set_limit(self, size): ...
 
 
-def get_default_memory_pool() -> Any:
+def get_default_memory_pool():
     return _Pool()

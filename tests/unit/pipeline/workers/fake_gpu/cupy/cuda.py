@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 __all__ = ["Stream", "memory", "runtime"]
 
@@ -11,16 +10,16 @@ _VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 class Stream:
-    def __init__(self, non_blocking: bool = False) -> None: ...
+    def __init__(self, non_blocking=False): ...
 
-    def __enter__(self) -> Any:
+    def __enter__(self):
         global _n_entered
         _n_entered += 1
         return self
 
-    def __exit__(self, *_: Any) -> None: ...
+    def __exit__(self, *_): ...
 
-    def synchronize(self) -> None: ...
+    def synchronize(self): ...
 
 
 class memory:
@@ -34,22 +33,22 @@ class runtime:
         status = 214  # cudaErrorECCUncorrectable
 
     @staticmethod
-    def hostRegister(ptr: int, size: int, flags: int) -> None:
+    def hostRegister(ptr, size, flags):
         runtime._PINNED.add(ptr)
 
     @staticmethod
-    def hostUnregister(ptr: int) -> None:
+    def hostUnregister(ptr):
         runtime._PINNED.remove(ptr)
 
     @staticmethod
-    def getDeviceProperties(device: int) -> dict[str, Any]:
+    def getDeviceProperties(device):
         uuid = (_VISIBLE or "").partition("-")[2].replace("-", "")
         return {"name": b"fake", "uuid": bytes.fromhex(uuid).partition(b"\0")[0]}
 
     @staticmethod
-    def memGetInfo() -> tuple[int, int]:
+    def memGetInfo():
         return 1 << 34, 1 << 34
 
     @staticmethod
-    def runtimeGetVersion() -> int:
+    def runtimeGetVersion():
         return 12000

@@ -1,0 +1,81 @@
+"""Faults of Kerberos and an application: a KDC that hangs or dies, clocks, tokens that end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.programs import ran
+from tests.fixtures.secure_cluster import Application, application, secure_cluster
+from tests.integration.secure.test_smoke import MAPPER, requested
+from yarn_accel.testbed import Cluster
+
+pytestmark = [pytest.mark.hadoop, pytest.mark.root, pytest.mark.slow]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Login = Callable[..., dict[str, str]]
+TOKEN_LIFE_S = 100
+URI = "hdfs:///user/alice/faults"
+
+
+@pytest.fixture(scope="module")
+def secure() -> Iterator[Cluster]:
+    """HDFS tokens that end for good after a minute and a half."""
+    with secure_cluster("faults", token_life_s=TOKEN_LIFE_S) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def app(secure: Cluster, environment: dict[str, Any], tmp_path: Path) -> Iterator[Application]:
+    with application(secure, tmp_path, sections=environment) as found:
+        yield found
+
+
+def kdc_pid(secure: Cluster) -> int:
+    (found,) = (daemon.pid for daemon in secure.status().daemons if daemon.role == "kdc")
+    return found
+
+
+def test_a_kdc_that_hangs_before_a_start_is_named_in_one_line(
+    secure: Cluster, command: Run, login: Login
+) -> None:
+    alice, pid = login("alice"), kdc_pid(secure)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        done = command(alice, "start")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert done.returncode == 1
+    assert done.stderr.strip().count("\n") == 0
+    assert "no KDC answers" in done.stderr
+    assert "`kdc` lines" in done.stderr
+    assert "nothing runs" in command(alice, "stop").stdout
+
+
+def test_a_dead_kdc_leaves_a_running_application_alone(
+    secure: Cluster, command: Run, login: Login, app: Application
+) -> None:
+    """Also after the end of its tokens: a connection that is open outlives them."""
+    alice = login("alice")
+    began_s = time.time()
+    started = command(alice, "start", "--config", str(app.settings), "--wait")
+    assert started.returncode == 0, started.stderr
+    requested(app, alice, URI)
+    secure.kill("master", "kdc")
+    try:
+        # Tickets for both services are in the cache; master, agents and servers log in by tokens.
+        requested(app, alice, URI)
+        assert "1 of 1 accelerator nodes serve" in command(alice, "status").stdout
+        time.sleep(max(0.0, began_s + TOKEN_LIFE_S + 15 - time.time()))
+        late = ran(app.mapper_argv("w2", [sys.executable, "-c", MAPPER, URI]))
+        assert late.stdout == "cpu\n", late.stderr
+    finally:
+        command(os.environ, "cluster", "up", secure.name)
+        command(login("alice"), "stop")

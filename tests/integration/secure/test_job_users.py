@@ -1,0 +1,136 @@
+"""One server, and the requests of each user run as that user: over its Unix socket, and over TLS."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.hdfs_tokens import Issuer
+from tests.fixtures.programs import ran
+from tests.fixtures.secure_cluster import application
+from yarn_accel.adapters.hadoop_rpc import read_token_file, write_token_file
+from yarn_accel.adapters.hadoop_rpc.tokens import TokenFile
+from yarn_accel.testbed import Cluster
+
+pytestmark = [pytest.mark.hadoop, pytest.mark.root]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Login = Callable[..., dict[str, str]]
+#: Writes a matrix as the user who has a ticket, or tells who owns a file.
+STORE = """
+import io, os, sys
+import hdfs_native
+import numpy as np
+from yarn_accel.storage import Store
+packed = io.BytesIO()
+np.save(packed, np.eye(8))
+if sys.argv[1] == "write":
+    Store(os.environ["HADOOP_CONF_DIR"]).write_atomic("hdfs://" + sys.argv[2], [packed.getvalue()])
+else:
+    print(hdfs_native.Client().get_file_info(sys.argv[2]).owner)
+"""
+#: Has a server factorize each file, and tells what came of it.
+MAPPER = """
+import json, sys
+from yarn_accel.client import connect
+from yarn_accel.errors import AccelError
+found = []
+with connect("hadoop", fallback=False, patience_s=60.0) as accel:
+    for uri in sys.argv[1:]:
+        try:
+            found.append(accel.lu("hdfs://" + uri + ".npy", output="hdfs://" + uri + ".npz").reply.device)
+        except AccelError as error:
+            found.append(str(error))
+print(json.dumps(found))
+"""
+
+#: Goes on with a job that the ResourceManager knows no more, until its server ends that.
+STAYS = """
+import time
+from yarn_accel.client import connect
+from yarn_accel.errors import AccelError
+until_s, n_served = time.monotonic() + 120, 0
+with connect("hadoop", fallback=False, patience_s=1.0) as accel:
+    while time.monotonic() < until_s:
+        try:
+            accel.lu([[4.0, 3.0], [6.0, 3.0]])
+        except AccelError as error:
+            print(n_served > 0, error)
+            break
+        n_served += 1
+        time.sleep(0.05)
+"""
+
+
+def test_two_users_with_one_file_each_through_one_server(
+    secure: Cluster, login: Login, command: Run, environment: dict[str, Any], tmp_path: Path
+) -> None:
+    """The server's own user is alice, who started it; what bob asks for runs as bob all the same."""
+    users = {name: login(name) for name in ("alice", "bob")}
+    tokens = {name: Issuer(environ).token() for name, environ in users.items()}
+    for name, environ in users.items():
+        ran([sys.executable, "-c", STORE, "write", f"/user/{name}/mine.npy"], env=environ, check=True)
+    address = str(secure.plan.node("w1").address)
+    cert, key = certificate_for(tmp_path, address)
+    pipeline = {"user_tokens": "shared-uid", "tls_cert_file": str(cert), "tls_key_file": str(key)}
+    with application(secure, tmp_path, sections=environment, pipeline=pipeline) as app:
+
+        def run(name: str, node: str, *words: str, knows: dict[str, str], has_token: bool = True) -> str:
+            """The output of a mapper of that user on that node."""
+            argv = app.mapper_argv(node, [sys.executable, "-c", *words], tenant=name)
+            variable = "HADOOP_TOKEN_FILE_LOCATION="
+            file = Path(next(word for word in argv if word.startswith(variable)).partition("=")[2])
+            stored = read_token_file(file.read_bytes())
+            held = {tokens[name].service: tokens[name]} if has_token else {}
+            file.write_bytes(write_token_file(TokenFile(held, stored.secrets)))
+            at = next(n for n, word in enumerate(argv) if word.startswith("NM_HOST="))
+            argv[at:at] = [f"{key}={value}" for key, value in knows.items()]
+            done = ran(argv)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        def ask(name: str, node: str, *paths: str, **options: Any) -> Any:
+            """What came of each path."""
+            return json.loads(run(name, node, MAPPER, *paths, **options))
+
+        service = {"ACCEL_SERVICE_USER": "0"}
+        authority = {"ACCEL_SERVER_CA_FILE": str(cert)}
+        try:
+            started = command(users["alice"], "start", "--config", str(app.settings), "--wait")
+            assert started.returncode == 0, started.stderr
+            mine, others, pseudo = "/user/alice/mine", "/user/bob/mine", "u-bob/user/bob/mine"
+            for name, node, knows in (("alice", "w1", service), ("bob", "w2", authority)):
+                own, other = (mine, others) if name == "alice" else (others, mine)
+                done, refused, forbidden = ask(name, node, own, other, pseudo, knows=knows)
+                assert done == "cpu"
+                assert f"permission denied to {name}" in refused
+                assert "forbidden-uri" in forbidden or "not in the site's own file system" in forbidden
+                owner = ran([sys.executable, "-c", STORE, "owner", f"{own}.npz"], env=users[name])
+                assert owner.stdout == f"{name}\n", owner.stderr
+            assert "handed no HDFS token over" in ask("alice", "w1", mine, knows={})[0]
+            assert "certificate is not accepted" in ask("alice", "w2", mine, knows={})[0]
+            assert "handed no HDFS token over" in ask("bob", "w1", others, knows=service, has_token=False)[0]
+            ended = run("bob", "w1", STAYS, knows={**service, "CONTAINER_ID": "container_1_0001_01_000002"})
+            assert ended.startswith("True")
+            assert "application_1_0001 has ended" in ended
+            tokens["bob"] = tokens["alice"]
+            assert "alice@KRB.TEST, who is alice here" in ask("bob", "w2", mine, knows=authority)[0]
+            Issuer(users["alice"]).cancel(tokens["alice"])
+            assert "has ended" in ask("alice", "w1", mine, knows=service)[0]
+        finally:
+            stopped = command(users["alice"], "stop")
+        assert stopped.returncode == 0, stopped.stderr
+
+
+def certificate_for(folder: Path, address: str) -> tuple[Path, Path]:
+    """A certificate for a server at that address, and its key."""
+    cert, key = folder / "server.pem", folder / "server.key"
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=server"
+    extra = ["-addext", f"subjectAltName=DNS:w1,IP:{address}", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(["openssl", *words.split(), *extra], check=True, capture_output=True, timeout=300)
+    return cert, key
