@@ -11,10 +11,11 @@ from typing import Any, Iterator, List, Tuple
 
 import numpy as np
 
+from yarn_accel.operations import distances
 from yarn_accel.operations.checks import DEFAULT_NEIGHBOURS
 from yarn_accel.operations.cuda_streams import cupy_module, with_memory
 from yarn_accel.operations.dense import reject_not_finite
-from yarn_accel.operations.distances import described, squared_norms
+from yarn_accel.operations.distances import described, may_overflow, squared_norms
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
 Array = Any
@@ -26,26 +27,30 @@ _N_MATRICES = 4
 def knn(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
     """As `distances.knn`."""
     points, references = arrays[:2]
+    if _may_overflow(points, references):
+        return distances.knn(arrays, params, place)
     k = params.get("k", DEFAULT_NEIGHBOURS)
     neighbours = np.empty((len(points), k), dtype=np.int32)
     squares = np.empty((len(points), k))
-    for rows, _, distances in _distances(points, references):
+    for rows, _, found in _distances(points, references):
         for column in range(k):
-            nearest, least = _nearest(distances)
+            nearest, least = _nearest(found)
             neighbours[rows, column], squares[rows, column] = nearest.get(), least.get()
-            distances = _without(distances, nearest)
-    return described(neighbours, squares, arrays[2] if len(arrays) > 2 else None)
+            found = _without(found, nearest)
+    return described(neighbours, np.sqrt(squares), arrays[2] if len(arrays) > 2 else None)
 
 
 def kmeans_step(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
     """As `distances.kmeans_step`."""
     cupy = cupy_module()
     points, centroids = arrays
+    if _may_overflow(points, centroids):
+        return distances.kmeans_step(arrays, params, place)
     k = len(centroids)
     labels = np.empty(len(points), dtype=np.int32)
     totals = [np.zeros(centroids.shape), np.zeros((1, k)), np.zeros((1, k))]
-    for rows, block, distances in _distances(points, centroids):
-        nearest, least = _nearest(distances)
+    for rows, block, found in _distances(points, centroids):
+        nearest, least = _nearest(found)
         members = (nearest[:, None] == cupy.arange(k)[None, :]).astype(np.float64)
         labels[rows] = nearest.get()
         ones = cupy.zeros((1, len(block)), dtype=np.float64) + 1.0
@@ -59,11 +64,16 @@ def kmeans_step(arrays: List[Array], params: Params, place: Place = allocate) ->
     )
 
 
+def _may_overflow(points: Array, centres: Array) -> bool:
+    """Whether the CPU has to compute these, each distance by itself; after they were found finite."""
+    for i, array in enumerate((points, centres)):
+        reject_not_finite(array, "input {}".format(i))
+    return may_overflow(squared_norms(points), squared_norms(centres))
+
+
 def _distances(points: Array, centres: Array) -> Iterator[Tuple[slice, Array, Array]]:
     """Rows of points, the points on the device, their squared distances from all centres."""
     cupy = cupy_module()
-    for i, array in enumerate((points, centres)):
-        reject_not_finite(array, "input {}".format(i))
     norms = squared_norms(points)
     others = cupy.asarray(centres, dtype=np.float64)
     other_norms = cupy.asarray(squared_norms(centres))

@@ -144,16 +144,18 @@ extern "C" __global__ void factor(REAL* stack, REAL* scalars, int m, int n)
         largest = block_reduce(largest, true);
         REAL t = 0;
         if (largest > 0) {
+            /* In shares of the largest: denormal numbers have few digits, and squares may overflow. */
             REAL unit = fabs(alpha) > largest ? fabs(alpha) : largest;
             for (int i = j + 1 + threadIdx.x; i < m; i += blockDim.x) sum += v[i] / unit * (v[i] / unit);
             sum = block_reduce(sum, false);
-            REAL norm = unit * sqrt(alpha / unit * (alpha / unit) + sum);
+            alpha /= unit;
+            REAL norm = sqrt(alpha * alpha + sum);
             REAL beta = alpha > 0 ? -norm : norm;
             t = (beta - alpha) / beta;
-            for (int i = j + 1 + threadIdx.x; i < m; i += blockDim.x) v[i] /= alpha - beta;
+            for (int i = j + 1 + threadIdx.x; i < m; i += blockDim.x) v[i] = v[i] / unit / (alpha - beta);
             __syncthreads();
             reflect(a, v, ld, m, j, t, j + 1, n);
-            if (threadIdx.x == 0) v[j] = beta;
+            if (threadIdx.x == 0) v[j] = beta * unit;
         }
         if (threadIdx.x == 0) scalars[(long long)blockIdx.x * k + j] = t;
         __syncthreads();

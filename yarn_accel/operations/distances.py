@@ -4,6 +4,9 @@ K-means is a k-means++ start and Lloyd's iterations. Sums are kept in float64 wh
 points. The random numbers come from a generator with the given seed, so equal requests have equal answers.
 One iteration is an operation of its own (`kmeans_step`): with it, points that do not fit into one request are
 clustered in rounds, each part giving its sums.
+
+Distances are compared by their squares, from one matrix product. Where a square may be beyond float64, as of
+numbers above 1e153, each distance is computed by itself: slower, but then infinite only where it is.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import Any, Iterator, List, NamedTuple, Tuple
 
 import numpy as np
 
+from yarn_accel.errors import RejectedError
 from yarn_accel.operations.checks import (
     DEFAULT_ITERATIONS,
     DEFAULT_NEIGHBOURS,
@@ -23,6 +27,7 @@ from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
 Array = Any
 _BLOCK_BYTES = 8 << 20
+_LARGEST_NORM = float(np.finfo(np.float64).max) / 8
 
 
 class _Step(NamedTuple):
@@ -56,10 +61,9 @@ def kmeans(arrays: List[Array], params: Params, place: Place = allocate) -> Outc
         distances of the points to their centroid), ``iterations`` and ``restarts``.
 
     Raises:
-        RejectedError: ``not-finite``, with the index.
+        RejectedError: ``not-finite``, with the index, or ``overflow``.
     """
-    points = arrays[0]
-    reject_not_finite(points, "input 0")
+    points, unit = _scaled(arrays[0])
     norms = squared_norms(points)
     n_restarts = params.get("restarts", DEFAULT_RESTARTS)
     shift_limit = params.get("tolerance", DEFAULT_TOLERANCE) * _mean_variance(points)
@@ -70,17 +74,21 @@ def kmeans(arrays: List[Array], params: Params, place: Place = allocate) -> Outc
     )
     best = min(fits, key=lambda fit: fit.inertia)
     return Outcome(
-        {"labels": best.labels, "centroids": best.centroids},
-        {"inertia": best.inertia, "iterations": best.n_iterations, "restarts": n_restarts},
+        {"labels": best.labels, "centroids": best.centroids * unit},
+        {
+            "inertia": reject_overflow(best.inertia * unit * unit),
+            "iterations": best.n_iterations,
+            "restarts": n_restarts,
+        },
     )
 
 
 def kmeans_seed(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
     """The k-means++ start for points ``(n, d)``: ``centroids`` float64 (k, d). Parameters as for `kmeans`."""
-    reject_not_finite(arrays[0], "input 0")
+    points, unit = _scaled(arrays[0])
     generator = np.random.Generator(np.random.PCG64(params.get("seed", 0)))
-    centroids = _start(arrays[0], squared_norms(arrays[0]), params["k"], generator)
-    return Outcome({"centroids": centroids}, {"k": params["k"]})
+    centroids = _start(points, squared_norms(points), params["k"], generator)
+    return Outcome({"centroids": centroids * unit}, {"k": params["k"]})
 
 
 def kmeans_step(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
@@ -93,6 +101,9 @@ def kmeans_step(arrays: List[Array], params: Params, place: Place = allocate) ->
     Returns:
         ``labels`` int32 (n,); by cluster ``sums`` float64 (k, d), ``counts`` int64 (k,), ``inertias``
         float64 (k,). ``info["inertia"]`` is the sum over the clusters.
+
+    Raises:
+        RejectedError: ``not-finite``, with the index, or ``overflow``.
     """
     points, centroids = arrays
     for i, array in enumerate(arrays):
@@ -100,8 +111,20 @@ def kmeans_step(arrays: List[Array], params: Params, place: Place = allocate) ->
     step = _pass(points, squared_norms(points), centroids.astype(np.float64))
     return Outcome(
         {"labels": step.labels, "sums": step.sums, "counts": step.counts, "inertias": step.inertias},
-        {"inertia": float(step.inertias.sum()), "n": int(points.shape[0])},
+        {"inertia": reject_overflow(float(step.inertias.sum())), "n": int(points.shape[0])},
     )
+
+
+def _scaled(points: Array) -> Tuple[Array, float]:
+    """Points in a unit in which no square overflows, and the unit: clusters are the same in any.
+
+    A power of two, which rounds nothing.
+    """
+    reject_not_finite(points, "input 0")
+    if not may_overflow(squared_norms(points)):
+        return points, 1.0
+    unit = 2.0 ** int(np.frexp(np.abs(points).max())[1] - 1)
+    return points / unit, unit
 
 
 def _fit(points: Array, norms: Array, centroids: Array, limits: Tuple[int, float]) -> _Fit:
@@ -140,11 +163,18 @@ def _pass(points: Array, norms: Array, centroids: Array) -> _Step:
     labels = np.empty(n, dtype=np.int32)
     distances = np.empty(n, dtype=np.float64)
     sums = np.zeros(centroids.shape, dtype=np.float64)
+    is_large = may_overflow(norms, squared_norms(centroids))
     for rows, block in blocks(points, k):
-        squares = squared_distances(block, norms[rows], centroids)
-        nearest = squares.argmin(axis=1)
+        compared = (
+            distances_between(block, centroids)
+            if is_large
+            else squared_distances(block, norms[rows], centroids)
+        )
+        nearest = compared.argmin(axis=1)
         labels[rows] = nearest
-        distances[rows] = squares[np.arange(len(block)), nearest]
+        least = compared[np.arange(len(block)), nearest]
+        with np.errstate(over="ignore"):
+            distances[rows] = least**2 if is_large else least
         members = np.zeros((len(block), k))
         members[np.arange(len(block)), nearest] = 1.0
         sums += members.T @ block
@@ -192,6 +222,34 @@ def squared_distances(block: Array, norms: Array, centroids: Array) -> Array:
     return np.maximum(squares, 0.0, out=squares)
 
 
+def may_overflow(*norms: Array) -> bool:
+    """Whether the square of a distance may be beyond float64, given the squared norms of the points."""
+    return not max(float(each.max()) for each in norms) <= _LARGEST_NORM
+
+
+def reject_overflow(inertia: float) -> float:
+    """The inertia, if it is finite."""
+    if not np.isfinite(inertia):
+        raise RejectedError(
+            "overflow",
+            "the sum of squared distances is beyond float64",
+            cure="divide the points by a power of two",
+        )
+    return inertia
+
+
+def distances_between(block: Array, centres: Array) -> Array:
+    """The distances ``(n, k)`` themselves, each in the unit of its largest coordinate, as BLAS's nrm2."""
+    found = np.empty((len(block), len(centres)))
+    for i, centre in enumerate(centres):
+        halves = np.abs(block / 2 - centre / 2)
+        largest = halves.max(axis=1)
+        unit = np.where(largest > 0, largest, 1.0)
+        with np.errstate(over="ignore"):
+            found[:, i] = np.sqrt(((halves / unit[:, None]) ** 2).sum(axis=1)) * unit * 2
+    return found
+
+
 def blocks(points: Array, k: int) -> Iterator[Tuple[slice, Array]]:
     """The points in float64, some rows at a time."""
     n, d = points.shape
@@ -205,7 +263,8 @@ def squared_norms(points: Array) -> Array:
     """|x|^2 of each point."""
     norms = np.empty(points.shape[0])
     for rows, block in blocks(points, 1):
-        norms[rows] = np.einsum("ij,ij->i", block, block)
+        with np.errstate(over="ignore"):
+            norms[rows] = np.einsum("ij,ij->i", block, block)
     return norms
 
 
@@ -237,20 +296,24 @@ def knn(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome
         reject_not_finite(arrays[i], "input {}".format(i))
     k = params.get("k", DEFAULT_NEIGHBOURS)
     norms, centres = squared_norms(points), references.astype(np.float64)
+    is_large = may_overflow(norms, squared_norms(centres))
     neighbours = np.empty((len(points), k), dtype=np.int32)
-    squares = np.empty((len(points), k))
+    distances = np.empty((len(points), k))
     for rows, block in blocks(points, len(centres)):
-        found = squared_distances(block, norms[rows], centres)
+        found = (
+            distances_between(block, centres) if is_large else squared_distances(block, norms[rows], centres)
+        )
         # Stable, so that of equal distances the first reference point comes first.
         order = np.argsort(found, axis=1, kind="stable")[:, :k]
         neighbours[rows] = order
-        squares[rows] = np.take_along_axis(found, order, axis=1)
-    return described(neighbours, squares, arrays[2] if len(arrays) > 2 else None)
+        nearest = np.take_along_axis(found, order, axis=1)
+        distances[rows] = nearest if is_large else np.sqrt(nearest)
+    return described(neighbours, distances, arrays[2] if len(arrays) > 2 else None)
 
 
-def described(neighbours: Array, squares: Array, labels: Any) -> Outcome:
-    """The results, from the neighbours and their squared distances."""
-    found = {"neighbours": neighbours, "distances": np.sqrt(squares)}
+def described(neighbours: Array, distances: Array, labels: Any) -> Outcome:
+    """The results, from the neighbours and their distances."""
+    found = {"neighbours": neighbours, "distances": distances}
     if labels is not None:
         found["labels"] = majority(labels[neighbours])
     return Outcome(found, {"n": int(neighbours.shape[0]), "k": int(neighbours.shape[1])})

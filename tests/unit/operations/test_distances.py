@@ -220,3 +220,46 @@ def test_a_gpu_refuses_what_is_not_finite(device):
     for name, params in (("knn", {"k": 1}), ("kmeans_step", {})):
         with pytest.raises(RejectedError, match="input 1"):
             get(name).form("cuda")([points(4, 2), bad], params)
+
+
+LARGE = np.array([[1e200, 0.0], [-1e200, 1e200], [1.0, 2.0], [1.7e308, 0.0]])
+"""Of which no square is a float64."""
+
+
+@pytest.mark.parametrize("form", ["cpu", "cuda"])
+def test_neighbours_of_points_whose_squares_overflow(device, form):
+    references = np.array([[-1e200, 0.0], [1e200, 0.0], [1.0, 1.0], [1.0, 2.5]])
+    found = get("knn").form(form)([LARGE, references], {"k": 4}).arrays
+    assert found["neighbours"].tolist() == [[1, 2, 3, 0], [0, 2, 3, 1], [3, 2, 0, 1], [0, 1, 2, 3]]
+    expected = [
+        [0, 1e200, 1e200, 2e200],
+        [1e200, 2**0.5 * 1e200, 2**0.5 * 1e200, 5**0.5 * 1e200],
+        [0.5, 1, 1e200, 1e200],
+        [1.7e308] * 4,
+    ]
+    np.testing.assert_allclose(found["distances"], expected, rtol=1e-15)
+    beyond = get("knn").form(form)([LARGE[3:], -LARGE[3:]], {"k": 1}).arrays
+    assert beyond["distances"].tolist() == [[np.inf]]
+
+
+@pytest.mark.parametrize("form", ["cpu", "cuda"])
+def test_a_pass_over_points_whose_squares_overflow(device, form):
+    centroids = np.array([[1.0, 2.0], [-1e200, 1e200], [1e200, 1e100]])
+    found = get("kmeans_step").form(form)([LARGE[:3], centroids], {})
+    assert found.arrays["labels"].tolist() == [2, 1, 0]
+    np.testing.assert_allclose(found.arrays["inertias"], [0, 0, 1e200], rtol=1e-15)
+    with refused("overflow", match="beyond float64"):
+        get("kmeans_step").form(form)([LARGE[:1], centroids[:2]], {})
+
+
+@pytest.mark.parametrize("unit", [2.0**600, 2.0**1010])
+def test_clusters_of_points_whose_squares_overflow(unit):
+    small = blobs()
+    start = run("kmeans_seed", small * unit, k=4).arrays["centroids"]
+    np.testing.assert_array_equal(start, run("kmeans_seed", small, k=4).arrays["centroids"] * unit)
+    with refused("overflow"):
+        run("kmeans", small * unit, k=4)
+    few = np.repeat(small[:3], 2, axis=0)
+    outcome = run("kmeans", few * unit, k=3)
+    assert sorted(outcome.arrays["centroids"].tolist()) == sorted((small[:3] * unit).tolist())
+    assert outcome.info["inertia"] == 0.0
