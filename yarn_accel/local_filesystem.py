@@ -236,9 +236,9 @@ class LocalFiles:
                 os.unlink(name, dir_fd=folder)
         return True
 
-    def mkdirs(self, path: str, mode: int | None = None) -> None:
-        """Make a folder, with `mode` if given, and the folders above it."""
-        with self._parent(path, make=True) as (folder, name), contextlib.suppress(FileExistsError):
+    def mkdirs(self, path: str, mode: int | None = None, *, makes_folders: bool = True) -> None:
+        """Make a folder, with `mode` if given, and the folders above it unless they must be there."""
+        with self._parent(path, make=makes_folders) as (folder, name), contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o777 if mode is None else mode, dir_fd=folder)
         with self._folder(path):
             pass
@@ -255,14 +255,17 @@ class LocalFiles:
                 raise OSError(errno.EFBIG, text)
             return file.read()
 
-    def write(self, path: str, parts: Iterable[Buffer], mode: int | None = None) -> int:
-        """Write a new file, and the folders above it; returns its bytes.
+    def write(
+        self, path: str, parts: Iterable[Buffer], mode: int | None = None, *, makes_folders: bool = True
+    ) -> int:
+        """Write a new file; returns its bytes.
 
         Args:
             mode: its permissions, if they are not those of all new files.
+            makes_folders: whether the folders above it are made.
         """
         n_bytes = 0
-        with self._parent(path, make=True) as (folder, name):
+        with self._parent(path, make=makes_folders) as (folder, name):
             fd = os.open(name, _CREATE, self._mode if mode is None else mode, dir_fd=folder)
             try:
                 if self._ignores_umask:

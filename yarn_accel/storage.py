@@ -298,12 +298,12 @@ class Store:
             return files.seal(path)
 
     def write_new(self, uri: str, parts: Iterable[Buffer]) -> int:
-        """Write a file that is not there yet, and the folders above it; returns its bytes.
+        """Write a file that is not there yet, into a folder that is; returns its bytes.
 
         Readers see it grow.
         """
         with self._open(uri) as (files, path):
-            return files.write(path, parts)
+            return files.write(path, parts, makes_folders=False)
 
     def begin_new(self, uri: str) -> Callable[[Iterable[Buffer]], int]:
         """Begin a file as `write_new` does; the function that this returns writes it, and is called once.
@@ -313,7 +313,7 @@ class Store:
         if split_uri(uri).scheme != "hdfs":
             return functools.partial(self.write_new, uri)
         with self._open(uri) as (_, path):
-            write = self._hdfs_of(uri).begin(path)
+            write = self._hdfs_of(uri).begin(path, makes_folders=False)
 
         def finish(parts: Iterable[Buffer]) -> int:
             with self._open(uri):
@@ -371,6 +371,11 @@ class Store:
         """Make a folder, with `mode` if given, and the folders above it; fine when it exists."""
         with self._open(uri) as (files, path):
             files.mkdirs(path, mode)
+
+    def mkdir(self, uri: str) -> None:
+        """Make a folder in one that is there; fine when it exists."""
+        with self._open(uri) as (files, path):
+            files.mkdirs(path, makes_folders=False)
 
     @contextlib.contextmanager
     def _open(self, uri: str) -> Iterator[tuple[_Files, str]]:
@@ -481,23 +486,28 @@ class _HdfsFiles:
     def delete(self, path: str) -> bool:
         return self._client.delete(path, recursive=True)
 
-    def mkdirs(self, path: str, mode: int | None = None) -> None:
+    def mkdirs(self, path: str, mode: int | None = None, *, makes_folders: bool = True) -> None:
         permission = {} if mode is None else {"permission": mode}
-        self._client.mkdirs(path, create_parent=True, **permission)
+        self._client.mkdirs(path, create_parent=makes_folders, **permission)
 
-    def write(self, path: str, parts: Iterable[Buffer], mode: int | None = None) -> int:
+    def write(
+        self, path: str, parts: Iterable[Buffer], mode: int | None = None, *, makes_folders: bool = True
+    ) -> int:
         """Write a new file; the NameNode makes the folders above it."""
-        return self.begin(path, mode)(parts)
+        return self.begin(path, mode, makes_folders=makes_folders)(parts)
 
-    def begin(self, path: str, mode: int | None = None) -> Callable[[Iterable[Buffer]], int]:
-        """Make a new file, and the folders above it; the function that this returns writes and closes it.
+    def begin(
+        self, path: str, mode: int | None = None, *, makes_folders: bool = True
+    ) -> Callable[[Iterable[Buffer]], int]:
+        """Make a new file; the function that this returns writes and closes it.
 
         Args:
             mode: its permissions; default: those of all new files.
+            makes_folders: whether the NameNode makes the folders above it.
         """
         options = self._new_file
-        if mode is not None:
-            options = self._options(create_parent=True, permission=mode)
+        if mode is not None or not makes_folders:
+            options = self._options(create_parent=makes_folders, permission=mode)
         writer = self._client.create(path, options)
 
         def write(parts: Iterable[Buffer]) -> int:

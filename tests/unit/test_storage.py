@@ -510,6 +510,13 @@ def test_a_folder_that_others_may_pass_and_not_list_is_on_the_way():
 def test_a_file_is_renamed_over_another_one_or_not_at_all(tmp_path: Path) -> None:
     store = Store()
     uri = f"file://{tmp_path}"
+    with pytest.raises(StorageError, match="no such file or folder"):
+        store.write_new(f"{uri}/deep/first", [b"1", b"st"])
+    with pytest.raises(StorageError, match="no such file or folder"):
+        store.mkdir(f"{uri}/very/deep")
+    assert list(tmp_path.iterdir()) == []
+    for _ in range(2):
+        store.mkdir(f"{uri}/deep")
     assert store.write_new(f"{uri}/deep/first", [b"1", b"st"]) == 3
     store.write_new(f"{uri}/second", [b"2nd"])
     store.rename(f"{uri}/deep/first", f"{uri}/target", overwrite=False)

@@ -70,8 +70,11 @@ class AttemptOutput:
     is_done_earlier = is_committed
 
     def prepare(self) -> None:
-        """Make the attempt's folder: a command may put files there at once."""
-        self._store.mkdirs(self._own)
+        """Make the attempt's folder: a command may put files there at once.
+
+        The folder above it is the master's, see `task_folder`.
+        """
+        self._store.mkdir(self._own)
 
     def write(self, parts: Iterable[bytes]) -> int:
         """Write everything; nobody takes it for output yet."""

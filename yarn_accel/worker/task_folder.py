@@ -1,9 +1,11 @@
 """The files that a task leaves: into a folder of the attempt, then one rename of that folder to the task's.
 
 ``FOLDER/_temporary/ATTEMPT/`` has the files as they are written, and before that the first one, empty. The
-rename to ``FOLDER/NAME`` is the commit. It fails where the name is taken: then another attempt was done
-first, and this one's folder is deleted. What a function returned lies beside the files, so that it is not
-lost with a worker that dies after its commit.
+master makes ``_temporary`` before the first attempt and deletes it after the last one. No worker makes it, so
+one that hung meanwhile leaves nothing in an output that is complete. The rename to ``FOLDER/NAME`` is the
+commit. It fails where the name is taken: then another attempt was done first, and this one's folder is
+deleted. What a function returned lies beside the files, so that it is not lost with a worker that dies after
+its commit.
 
 A task may leave anything under its files' names. Only regular files are read, and links are not followed.
 """
@@ -131,6 +133,7 @@ class TaskFolderOutput:
         if self._names:
             self._is_begun = True
             with contextlib.suppress(StorageError):
+                self._store.mkdir(self._own)
                 self._first = self._store.begin_new(f"{self._own}/{self._names[0]}")
 
     def keep_result(self, result: str) -> None:
@@ -151,8 +154,8 @@ class TaskFolderOutput:
             with self._opened(name):
                 check()
         self._is_begun = True
-        if not self._names:
-            self._store.mkdirs(self._own)
+        if self._first is None:
+            self._store.mkdir(self._own)
         for name in self._names:
             with self._opened(name) as fd:
                 self._write(f"{self._own}/{name}", fd, check)

@@ -58,6 +58,7 @@ class WorkerSite:
             (folder / "in").write_text(text)
             more.setdefault("input", InputSplit(f"file://{folder}/in", 0, len(text)))
         if output:
+            (folder / "out" / "_temporary").mkdir(parents=True)
             more.setdefault("output", OutputFile(f"file://{folder}/out", "part-m-00003"))
         more.setdefault("demand", FormDemand(1, 0, 0))
         app = AppId(more.pop("app", "") or f"app{job}")
@@ -65,7 +66,9 @@ class WorkerSite:
 
     def leaving(self, *names: str) -> TaskFolder:
         """A task's folder of these files, in a folder of its own."""
-        return TaskFolder(f"file://{self.folder}/dag{next(_JOBS)}", "task-1", names)
+        folder = self.folder / f"dag{next(_JOBS)}"
+        (folder / "_temporary").mkdir(parents=True)
+        return TaskFolder(f"file://{folder}", "task-1", names)
 
     def left(self, target: TaskFolder) -> dict[str, str]:
         """What is in a task's folder."""

@@ -65,9 +65,11 @@ def odd_text(n_lines: int) -> bytes:
     return b"\xef\xbb\xbf" + b"".join(lines) + b"last"
 
 
-def attempt_of(site: WorkerSite, root: str, *argv: str, **more: Any) -> AttemptOrder:
+def attempt_of(site: WorkerSite, store: Store, root: str, *argv: str, **more: Any) -> AttemptOrder:
     order = site.task(*argv, output=False, **more)
-    return replace(order, output=OutputFile(f"{root}/out-{order.app}", "part-m-00003"))
+    output = OutputFile(f"{root}/out-{order.app}", "part-m-00003")
+    store.mkdirs(f"{output.folder}/_temporary")
+    return replace(order, output=output)
 
 
 def output_of(store: Store, order: AttemptOrder) -> list[str]:
@@ -99,7 +101,7 @@ def test_a_mapper_sees_what_streaming_shows_it(
         theirs = json.loads(first)
         start, length = (int(theirs[f"mapreduce_map_input_{name}"]) for name in ("start", "length"))
         split = InputSplit(f"{root}/odd.txt", start, length, with_keys=True)
-        order = attempt_of(site, root, sys.executable, str(script), input=split)
+        order = attempt_of(site, store, root, sys.executable, str(script), input=split)
         job_number = int(order.attempt.split("_")[2])
         named = attempt_id(1, job_number, int(theirs["mapreduce_task_partition"]), 0)
         end = site.master.run(replace(order, attempt=named))
@@ -116,7 +118,7 @@ def test_a_mapper_sees_what_streaming_shows_it(
 def test_of_two_attempts_one_commits_in_hdfs(
     site: WorkerSite, store: Store, root: str, tmp_path: Path
 ) -> None:
-    first = attempt_of(site, root, "sh")
+    first = attempt_of(site, store, root, "sh")
     pids = site.run_two_attempts(first, tmp_path)
     (line,) = output_of(store, first)
     assert line in pids
@@ -131,6 +133,7 @@ def test_of_two_attempts_one_commits_in_hdfs(
 def test_the_files_of_a_task_are_committed_in_hdfs_by_one_rename(
     site: WorkerSite, store: Store, root: str, tmp_path: Path
 ) -> None:
+    store.mkdirs(f"{root}/dag/_temporary")
     first_target = TaskFolder(f"{root}/dag", "first", ("out", "more"))
     barrier = f"touch {tmp_path}/$$; while [ $(ls {tmp_path} | wc -l) -lt 2 ]; do sleep 0.01; done"
     script = f"{barrier}; echo $$ > out; echo $$ > more"
@@ -168,7 +171,7 @@ def test_kill_9_leaves_no_output_in_hdfs(
     site: WorkerSite, hadoop_environ: dict[str, str], store: Store, root: str, tmp_path: Path
 ) -> None:
     worker = site.start("killed", hadoop_environ)
-    order = attempt_of(site, root, "sh", "-c", f"echo output; echo $$ > {tmp_path}/pid; sleep 600")
+    order = attempt_of(site, store, root, "sh", "-c", f"echo output; echo $$ > {tmp_path}/pid; sleep 600")
     site.master.list(order)
     pid = pid_in(tmp_path / "pid")
     worker.kill()

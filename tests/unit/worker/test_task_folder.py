@@ -48,6 +48,7 @@ def output(store: Store, folder: Path) -> TaskFolderOutput:
     order = AttemptOrder(attempt, AppId("d"), task, Form.CPU, ("x",), FormDemand(1), output_folder=target)
     source = folder / "working"
     source.mkdir()
+    (folder / "out" / "_temporary").mkdir(parents=True)
     for name in target.files:
         (source / name).write_text(f"text of {name}")
     found = TaskFolderOutput(
@@ -71,6 +72,22 @@ def test_a_file_that_was_begun_is_written_anew_where_the_storage_has_closed_it(
         "a": "text of a",
         "b": "text of b",
     }
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_an_attempt_that_hung_until_the_output_was_complete_leaves_nothing_there(
+    tmp_path: Path, is_begun: bool
+) -> None:
+    store = _ClosingStore(False)
+    made = output(store, tmp_path)
+    if is_begun:
+        made.begin()
+    store.delete(f"file://{tmp_path}/out/_temporary")
+    made.begin()
+    with pytest.raises(StorageError, match="no such file or folder"):
+        made.commit(lambda: None)
+    made.clean()
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_what_was_begun_is_removed_with_an_attempt_that_is_not_done(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from yarn_accel.adapters.signed_http import decode_json
 from yarn_accel.core.application import commands as app_cmd
 from yarn_accel.core.application import events as app_ev
 from yarn_accel.core.application.exits import describe_exit, is_excused
+from yarn_accel.core.tasks.applications import AppDefinition
 from yarn_accel.core.tasks.attempt_orders import AttemptId, unfinished_uri
 from yarn_accel.core.tasks.events import EndReason
 from yarn_accel.core.tasks.learning import FigureStore
@@ -331,9 +332,10 @@ class LiveTaskService(MasterPlugin):
         try:
             async with self._reading:
                 prepared = await asyncio.to_thread(self._read, uri)
+                definition = prepared.app.definition
+                await self._make_unfinished_folder(definition)
         finally:
             self._n_submissions -= 1
-        definition = prepared.app.definition
         if any(need.is_served for need in definition.spec.demands.values()):
             self._want_servers()
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -351,6 +353,21 @@ class LiveTaskService(MasterPlugin):
             return prepare_app(parse_app(decode_json(self._store.read_bytes(uri, _MAX_APP_BYTES), uri)))
         except (ConfigError, StorageError, RemoteProtocolError) as error:
             raise RejectedError("bad-app", f"{uri}: {error}") from None
+
+    async def _make_unfinished_folder(self, definition: AppDefinition) -> None:
+        """Make the folder in which attempts write, as no worker does, see `worker.task_folder`.
+
+        Not for an application that is refused: its output folder is to stay free for the next try.
+        """
+        try:
+            is_new = self._service.check_submission(definition)
+        except ConfigError:
+            return
+        if is_new and definition.output:
+            try:
+                await asyncio.to_thread(self._store.mkdirs, unfinished_uri(definition.output))
+            except StorageError as error:
+                raise RejectedError("bad-output", str(error)) from None
 
     def cancel(self, app: str) -> None:
         """End an application early; one that is not known is ignored.

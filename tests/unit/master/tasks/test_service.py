@@ -322,6 +322,27 @@ def test_who_reports_for_another_worker_or_sends_no_report_is_refused(tmp_path):
     run(work())
 
 
+def test_attempts_find_the_folder_that_they_write_to_and_a_refused_application_leaves_none(tmp_path):
+    async def work():
+        scene = await Scene(tmp_path).opened()
+        first = replace(app(), output=f"file://{tmp_path}/first")
+        for _ in range(2):
+            await scene.service.submit(scene.hand_in(first))
+            assert [each.name for each in (tmp_path / "first").iterdir()] == ["_temporary"]
+        again = replace(app(), output=f"file://{tmp_path}/again")
+        with pytest.raises(RejectedError, match="there is an application of this name"):
+            await scene.service.submit(scene.hand_in(again))
+        assert not (tmp_path / "again").exists()
+        (tmp_path / "file").touch()
+        unwritable = replace(app("b"), output=f"file://{tmp_path}/file/out")
+        with pytest.raises(RejectedError, match="file/out/_temporary"):
+            await scene.service.submit(scene.hand_in(unwritable))
+        assert list(scene.service.status()["apps"]) == ["a"]
+        await scene.close()
+
+    run(work())
+
+
 def test_only_files_of_its_own_folder_are_applications(tmp_path):
     async def work():
         scene = await Scene(tmp_path).opened()

@@ -215,17 +215,13 @@ class TaskService:
     def _submit(self, event: SubmitRequested) -> None:
         table, outbox, definition = self.table, self._outbox, event.definition
         app = definition.spec.app
-        known = table.apps.get(app)
-        if known is not None and known.definition == definition:
-            outbox.put(AppAccepted(app))
-            return
         try:
-            self._check_limits(definition)
-            if event.prepared is None:
-                check_definition(definition)
-            check_orders(definition)
+            is_new = self.check_submission(definition, is_checked=event.prepared is not None)
         except ConfigError as error:
             outbox.put(AppRefused(app, str(error)))
+            return
+        if not is_new:
+            outbox.put(AppAccepted(app))
             return
         number, now_s = table.n_apps + 1, table.now_s
         at, core_s = self.attempts.unix_time(now_s), self.attempts.there.at(now_s)
@@ -238,6 +234,24 @@ class TaskService:
         table.open_app(prepared.app, now_s, prepared.dag and replace(prepared.dag, arrival_s=now_s))
         table.offer_all_ready(prepared.app)
         outbox.put(AppAccepted(app))
+
+    def check_submission(self, definition: AppDefinition, *, is_checked: bool = True) -> bool:
+        """Whether an application is new here; False: it runs already, and is submitted once more.
+
+        Args:
+            is_checked: `check_definition` has found nothing wrong with it.
+
+        Raises:
+            ConfigError: it is refused, and why.
+        """
+        known = self.table.apps.get(definition.spec.app)
+        if known is not None and known.definition == definition:
+            return False
+        self._check_limits(definition)
+        if not is_checked:
+            check_definition(definition)
+        check_orders(definition)
+        return True
 
     def _check_limits(self, definition: AppDefinition) -> None:
         table, settings, app = self.table, self.settings, definition.spec.app
