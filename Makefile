@@ -76,7 +76,7 @@ demo:
 # Many tests wait, for daemons to start and for heartbeats, so the lanes run beside each other. The lanes on Hadoop
 # wait most: the others take what these leave.
 test: install-dev
-	@$(PY) -m tests.lanes unit='nice -n 5 $(LANE) test-unit' decisions='nice -n 5 $(LANE) test-decisions' properties='nice -n 5 $(LANE) test-properties' \
+	@$(PY) -m tests.lanes --again '$(PY) -m pytest --require hadoop' unit='nice -n 5 $(LANE) test-unit' decisions='nice -n 5 $(LANE) test-decisions' properties='nice -n 5 $(LANE) test-properties' \
 		services='nice -n 5 $(LANE) test-services' torque='nice -n 5 $(LANE) test-torque' hadoop='$(LANE) test-hadoop' application='$(LANE) test-application'
 
 test-all:

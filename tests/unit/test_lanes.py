@@ -58,6 +58,46 @@ def test_one_that_fails_fails_all_and_is_reported_again_at_the_end() -> None:
     assert "chatter" not in end
 
 
+def again(ends_with: int, *lanes: str) -> tuple[int, str]:
+    """Run lanes, and once more what failed, which then ends so; exit status and what the end shows."""
+    program = f"import sys; print('again with', sys.argv[1:]); sys.exit({ends_with})"
+    done = run("--again", python(program), *lanes)
+    return done.returncode, done.stdout
+
+
+def failing_lane(*names: str) -> str:
+    lines = "\\n".join(f"FAILED {name} - AssertionError: a - b" for name in names)
+    return python(f"import sys; print('{lines}'); sys.exit(1)")
+
+
+def test_a_few_tests_that_failed_run_once_more_and_are_called_unstable() -> None:
+    names = ["tests/test_a.py::test_b", "tests/test_a.py::test_b[x y]", "tests/c/test_d.py::test_e"]
+    lanes = [f"one={failing_lane(names[0])}", f"two={failing_lane(*names[1:])}"]
+    code, shown = again(0, *lanes)
+    assert code == 0
+    assert f"again with {names}" in shown
+    unstable = [line for line in shown.splitlines() if line.startswith("UNSTABLE")]
+    assert unstable[-1] == f"UNSTABLE {names[2]}: it failed beside others, and passed alone"
+    code, shown = again(1, *lanes)
+    assert code == 1
+    assert "UNSTABLE" not in shown
+
+
+@pytest.mark.parametrize(
+    "lanes",
+    [
+        [failing_lane(*(f"tests/test_a.py::test_{number}" for number in range(4)))],
+        [failing_lane("tests/test_a.py::test_b"), python("import sys; sys.exit(2)")],
+        [python("print('==== 7 passed in 0.10s ====')"), python("import sys; sys.exit(1)")],
+    ],
+    ids=["too many", "another lane has no tests that failed", "no test failed"],
+)
+def test_nothing_runs_once_more_where_more_is_wrong_than_a_few_tests(lanes: list[str]) -> None:
+    code, shown = again(0, *(f"lane{number}={lane}" for number, lane in enumerate(lanes)))
+    assert code == 1
+    assert "again with" not in shown
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_reaches_every_lane_once_and_all_are_waited_for(number: signal.Signals) -> None:
     lanes = [f"one={python(WAITING)}", f"two={python(WAITING)}"]
