@@ -47,7 +47,7 @@ _SUMS = {
     "queue_bound_bytes": ("queues", "bound_bytes"),
 }
 _MAX_DEVICES_CHARACTERS = 200
-_NOT_AT_WORK = ("absent", "quarantined", "standby")
+_NOT_AT_WORK = ("absent", "quarantined", "standby", "unkillable")
 _MAX_PROBLEMS, _MAX_PROBLEM_CHARACTERS = 8, 200
 #: How much the newest measurement counts against those before.
 _SHARE_OF_NEW = 0.5

@@ -114,6 +114,9 @@ class PipelineConfig(BaseModel):
     )
     hang_min_s: float = Field(60.0, gt=0, description="no computation is called stuck before this")
     hang_factor: float = Field(20.0, ge=1, description="stuck: this many times the expected seconds")
+    kill_timeout_s: float = Field(
+        5.0, gt=0, description="a worker process that SIGKILL has not ended by then is given up"
+    )
     max_attempts: int = Field(2, ge=1, le=10, description="workers one request may cost before it fails")
     quarantine_s: float = Field(30.0, ge=0, description="first rest of a sick device; doubled each time")
     probe_gpus: bool = Field(

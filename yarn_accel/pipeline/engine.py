@@ -407,10 +407,10 @@ class RequestEngine:
         self.feed(event.Finished(process, tuple(results), now_s))
 
     def worker_lost(self, process: WorkerProcess, lost: tuple[Lost, ...], reason: str = "") -> None:
-        """A worker has ended, so nobody writes to the memory of its jobs any more.
+        """A worker has ended, so nobody writes to the memory of its jobs any more, or was given up.
 
         Args:
-            process: ended, with its fate and detail.
+            process: with its fate and detail.
             lost: the jobs it had not answered.
             reason: for people, in place of its fate.
         """
@@ -427,7 +427,12 @@ class RequestEngine:
             work = each.work
             assert isinstance(work, Work)
             _note(work.owner.name, work.request, f"lost its worker process: {text}")
-        self.feed(event.WorkerLost(process, tuple(records), text, time.monotonic(), code))
+        now_s, is_running = time.monotonic(), process.is_unkillable
+        self.feed(event.WorkerLost(process, tuple(records), text, now_s, code, is_running))
+
+    def worker_ended(self, process: WorkerProcess) -> None:
+        """A worker that was given up has ended after all."""
+        self.feed(event.WorkerEnded(process, time.monotonic()))
 
     def measured(self, found: Measured) -> None:
         """A calibration has found how fast a device is, now or for an earlier server."""

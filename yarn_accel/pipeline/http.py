@@ -373,9 +373,15 @@ def _memory(stats: _Stats) -> Iterator[Metric]:
     pool = stats.get("pool", {})
     states = [
         ((state,), pool.get(key))
-        for state, key in (("used", "used_bytes"), ("free", "free_bytes"), ("shared", "shared_bytes"))
+        for state, key in (
+            ("used", "used_bytes"),
+            ("free", "free_bytes"),
+            ("shared", "shared_bytes"),
+            ("leaked", "leaked_bytes"),
+        )
     ]
-    yield _gauge("pool_bytes", "memory of the pool, by state; shared is part of used", ("state",), states)
+    text = "memory of the pool, by state; shared and leaked (to processes that do not end) are part of used"
+    yield _gauge("pool_bytes", text, ("state",), states)
     yield _gauge("pool_peak_bytes", "most that was ever used", (), [((), pool.get("peak_bytes"))])
     yield _gauge("pool_bound_bytes", "what the pool never passes", (), [((), pool.get("bound_bytes"))])
     yield _gauge("pool_waiting_requests", "requests that wait for memory", (), [((), pool.get("waiting"))])

@@ -224,6 +224,11 @@ class PipelineServer:
         self.loop.close()
 
     @property
+    def left_pids(self) -> list[int]:
+        """Worker processes that SIGKILL did not end."""
+        return self._workers.left_pids
+
+    @property
     def is_well(self) -> bool:
         """Whether it can compute, now too."""
         return self._engine.can_compute and has_places(self._workers.info())

@@ -85,6 +85,9 @@ def run(
         at_end.callback(service.close)
         service.serve()
     ending = "stopped" if service.was_finished else "stopped with work cut off"
+    if server.left_pids:
+        pids = ", ".join(map(str, server.left_pids))
+        ending += f"; left worker processes that SIGKILL does not end: {pids} (see docs/troubleshooting.md)"
     report(f"pipeline server {server.config.name}: {ending}")
     return 0 if service.was_finished else 1
 

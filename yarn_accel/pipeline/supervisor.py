@@ -52,6 +52,8 @@ _IDLE_BEFORE_MEASURING_S = 1.0
 _BURIAL_RETRY_S = 0.002
 _OUT = ("absent", "quarantined")
 """States of a place whose device cannot be used."""
+_UNKILLABLE = "unkillable"
+"""State of a process that SIGKILL has not ended, as in a driver that never returns; it has no place."""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +105,7 @@ class WorkerSupervisor:
         self._standbys: list[WorkerProcess] = []
         self._starting: list[WorkerProcess] = []
         self._ending: list[WorkerProcess] = []
+        self._unkillable: list[WorkerProcess] = []
         self._n_numbered = 0
         self._n_failures = 0
         self._not_before_s = 0.0
@@ -135,18 +138,31 @@ class WorkerSupervisor:
         self._tick()
         self._loop.repeat(self._tick_s, self._tick)
 
+    @property
+    def left_pids(self) -> list[int]:
+        """The processes that SIGKILL has not ended; what they held comes back when the kernel ends them."""
+        return [process.pid for process in self._unkillable]
+
     def close(self) -> list[tuple[WorkerProcess, tuple[Lost, ...]]]:
-        """End all processes at once, whatever they are at; what each leaves unanswered."""
+        """End all processes at once, whatever they are at; what each leaves unanswered.
+
+        Those that do not end in time are left.
+        """
         self._is_closed = True
         self.gpu_monitor.close()
+        self._reap()
         placed = self._placed()
         processes = [*placed, *self._standbys, *self._starting, *self._ending]
         for process in processes:
             process.kill()
         left = []
+        until_s = time.monotonic() + self._config.kill_timeout_s
         for process in dict.fromkeys(processes):
-            while not process.has_ended():
+            while not process.has_ended() and time.monotonic() < until_s:
                 time.sleep(_BURIAL_RETRY_S)
+            if not process.has_ended():
+                process.is_unkillable = True
+                self._unkillable.append(process)
             self._loop.forget(process.fd)
             lost = process.bury()
             if process in placed:
@@ -160,9 +176,18 @@ class WorkerSupervisor:
         """Facts for people about each place: who holds it, what it is at, what it has done."""
         probes = self._config.probe_gpus
         facts = [slot_facts(slot, slot.process, self._start_fault, probes) for slot in self._slots]
+        others = [("standby", one) for one in self._standbys]
+        others += [(_UNKILLABLE, one) for one in self._unkillable]
         return facts + [
-            {"worker": -1, "device": "", "pid": one.pid, "state": "standby", **memory_facts(one.pid)}
-            for one in self._standbys
+            {
+                "worker": -1,
+                "device": one.device,
+                "pid": one.pid,
+                "state": state,
+                "last_fault": one.detail,
+                **memory_facts(one.pid),
+            }
+            for state, one in others
         ]
 
     def gpus(self) -> list[dict[str, Any]]:
@@ -269,7 +294,7 @@ class WorkerSupervisor:
 
         The driver, too, is heard first: its fault may be the reason.
         """
-        if self._is_closed:
+        if self._is_closed or process not in self._ending:
             return
         if process.has_ended() and not self.gpu_monitor.may_report(process.device, ended_s):
             self._bury(process)
@@ -278,7 +303,7 @@ class WorkerSupervisor:
             self._loop.call_at(time.monotonic() + _BURIAL_RETRY_S, again)
 
     def _bury(self, process: WorkerProcess) -> None:
-        """A process has ended: report what is lost, and let a standby take its place."""
+        """A process has ended or was given up: report what is lost, and let a standby take its place."""
         lost = process.bury()
         self._ending.remove(process)
         if process in self._starting or process.is_unfit:
@@ -307,7 +332,8 @@ class WorkerSupervisor:
         slot.last_fault = f"{process.fate}: {process.detail}"
         if slot.device.kind != "cpu":
             suspects = frozenset(each.request for each in lost if each.is_suspect)
-            self._fault(slot.device.name, process.fate == "sick", process.detail, suspects)
+            is_hard = process.fate == "sick" or process.is_unkillable
+            self._fault(slot.device.name, is_hard, process.detail, suspects)
 
     def _fault(
         self, device: str, is_hard: bool, reason: str, suspects: frozenset[Hashable] = frozenset()
@@ -339,6 +365,7 @@ class WorkerSupervisor:
     def _tick(self) -> None:
         if self._is_closed:
             return
+        self._reap()
         self._wake_devices()
         self._fill()
         self._watch()
@@ -374,6 +401,27 @@ class WorkerSupervisor:
         for process in self._starting:
             if now_s - process.tally.started_s > _MAX_START_S:
                 process.kill("died", f"not ready after {_MAX_START_S:.0f} s")
+        for process in [*self._placed(), *self._standbys, *self._starting, *self._ending]:
+            is_due = process.killed_s and now_s - process.killed_s >= self._config.kill_timeout_s
+            if is_due and process not in self._unkillable and not process.has_ended():
+                self._give_up(process)
+
+    def _give_up(self, process: WorkerProcess) -> None:
+        """Go on without a process that does not end, and let nobody use what it may still write to."""
+        logger.error("process %d does not end after SIGKILL: its place is given to another", process.pid)
+        process.is_unkillable = True
+        self._unkillable.append(process)
+        self._loop.forget(process.fd)
+        if process not in self._ending:
+            self._ending.append(process)
+        self._bury(process)
+
+    def _reap(self) -> None:
+        """Let go of what was held for processes that have ended after all."""
+        for process in [each for each in self._unkillable if each.has_ended()]:
+            self._unkillable.remove(process)
+            logger.warning("process %d has ended, long after SIGKILL", process.pid)
+            self._engine.worker_ended(process)
 
     def _gpu_failed(self, name: str, fault: str) -> None:
         processes = [slot.process for slot in self._slots if slot.device.name == name and slot.process]
@@ -444,7 +492,7 @@ def _state(process: WorkerProcess, probes_gpus: bool) -> str:
 
 def has_places(facts: Iterable[Mapping[str, Any]]) -> bool:
     """Whether any place can be used, of what is said of each; one lost device stops no other."""
-    return any(each["state"] not in (*_OUT, "standby") for each in facts)
+    return any(each["state"] not in (*_OUT, "standby", _UNKILLABLE) for each in facts)
 
 
 def problems_of(facts: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -452,7 +500,7 @@ def problems_of(facts: Iterable[Mapping[str, Any]]) -> list[str]:
     return [
         f"{each['device']}: {each['state']}{': ' + fault if (fault := each['last_fault']) else ''}"
         for each in facts
-        if each["state"] in _OUT
+        if each["state"] in (*_OUT, _UNKILLABLE)
     ]
 
 

@@ -167,6 +167,8 @@ class WorkerProcess:
         is_on_probation: whether its device has to prove itself.
         is_unfit: whether it could not even start.
         has_lied: whether it said what cannot be true.
+        is_unkillable: whether SIGKILL did not end it in time, as in a driver that never returns (state D).
+        killed_s: when it was first killed, monotonic seconds; 0: never.
         toolkit: the CUDA libraries it computes with, in one line; empty: none, or unknown.
     """
 
@@ -183,6 +185,8 @@ class WorkerProcess:
         self.is_on_probation = False
         self.is_unfit = False
         self.has_lied = False
+        self.is_unkillable = False
+        self.killed_s = 0.0
         self.tally = Tally()
         self.control = launched.control
         self._is_gone = False
@@ -551,7 +555,7 @@ class WorkerProcess:
     def kill(self, fate: str = "died", detail: str = "") -> None:
         """End it now; the end of its channel tells when that has happened."""
         self.fate, self.detail = fate, self.detail or detail
-        self._popen.kill()
+        self._kill()
 
     def accuse_device(self, fault: str) -> None:
         """End it because of a fault of its device, which also explains an end that was seen before."""
@@ -562,16 +566,23 @@ class WorkerProcess:
     def has_ended(self) -> bool:
         """Whether it has ended and writes nothing any more; it is killed if it has not."""
         if self._popen.poll() is None:
-            self._popen.kill()
+            self._kill()
         return self._popen.poll() is not None
 
+    def _kill(self) -> None:
+        self.killed_s = self.killed_s or time.monotonic()
+        self._popen.kill()
+
     def bury(self) -> tuple[Lost, ...]:
-        """Take leave of it after it has ended; returns the jobs it leaves unanswered."""
+        """Take leave of it after it has ended, or was given up; returns the jobs it leaves unanswered."""
         self._is_gone = True
         lost = self._lost()
         self._batches.clear()
         self._discard_unsent()
         self._channel.close()
+        if self.is_unkillable:
+            text = f"process {self.pid} goes on after SIGKILL, in state {_run_state(self.pid)[0]}"
+            self.detail = f"{self.detail}; {text}" if self.detail else text
         self.detail = self.detail or self._cause()
         return lost
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -63,6 +64,63 @@ def test_a_worker_that_is_stopped_at_work_is_replaced_and_its_request_computed_e
     assert stats["done"] == stats["requests"] == 2
     assert sum(each["n_lost"] for each in stats["workers"] if each["worker"] >= 0) == 1
     assert all("stopped" in each["last_fault"] for each in stats["workers"] if each.get("n_lost"))
+
+
+SPARE = """
+import subprocess
+subprocess.Popen.kill = lambda self: None
+"""
+"""A `sitecustomize`: no process is ended, as where the driver of a GPU never returns to the kernel."""
+
+
+def test_the_request_of_a_worker_that_sigkill_does_not_end_is_computed_elsewhere(
+    start_gated, credential, wait_until, barrier, monkeypatch
+):
+    """In other memory; what the worker may still write to is nobody's until it has ended."""
+    server = start_gated(workers=1, standby_workers=1, kill_timeout_s=0.5)
+    with Client(server.endpoint, credential, node="elsewhere") as client:
+        client.submit(barrier.call("k", (Tensor.of(np.arange(50_000.0)),)))
+        wait_until(lambda: barrier.n_started == 1, "it is under way")
+        (pid,) = [each["pid"] for each in server.stats()["workers"] if each["state"] == "busy"]
+        with monkeypatch.context() as patched:
+            patched.setattr(subprocess.Popen, "kill", lambda self: None)
+            os.kill(pid, signal.SIGSTOP)
+            answers = []
+            threading.Thread(target=lambda: answers.append(client.next_outcome())).start()
+            wait_until(lambda: barrier.n_started == 2, "another one is at it")
+            stats = server.stats()
+            barrier.open()
+            wait_until(lambda: answers, "it is answered")
+            ((call, reply),) = answers
+        assert isinstance(reply, Reply), reply
+        assert np.array_equal(next(iter(reply.tensors.values())).array(), call.inputs[0].array())
+        (left,) = [each for each in stats["workers"] if each["state"] == "unkillable"]
+        assert left["pid"] == pid
+        assert "goes on after SIGKILL" in left["last_fault"]
+        assert any(str(pid) in problem for problem in stats["health"]["problems"])
+        assert stats["health"]["ok"]
+        assert stats["pool"]["leaked_bytes"] >= 400_000
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not server.stats()["pool"]["leaked_bytes"], "its memory comes back")
+        assert "unkillable" not in [each["state"] for each in server.stats()["workers"]]
+
+
+def test_a_server_ends_in_time_though_sigkill_ends_none_of_its_workers(
+    spawn_server, credential, tmp_path, monkeypatch, wait_until, barrier
+):
+    folder = tmp_path / "spare"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(SPARE)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    options = {"drain_timeout_s": 0.5, "kill_timeout_s": 0.5, "extra_operations": [barrier_operations.PATH]}
+    server = spawn_server("w1", **options).wait_ready()
+    with Client(server.endpoint, credential) as client:
+        client.submit(barrier.call("k"))
+        wait_until(lambda: barrier.n_started == 1, "it is under way")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(120) == 1
+    said = server.process.stdout.read()
+    assert "left worker processes that SIGKILL does not end" in said, said
 
 
 @pytest.mark.parametrize(

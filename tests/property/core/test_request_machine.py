@@ -39,7 +39,7 @@ FAILURES = (e.Failure("rejected", "singular", "no"), e.Failure("internal", "inte
 STEPS = {"open": 4, "worker": 2, "ask": 40, "ask_shared": 8, "want": 5, "give_back": 2, "arrive": 20}
 STEPS |= {"looked": 8, "read": 8, "wrote": 6, "checked": 6, "storage_fails": 1, "finish_one": 25}
 STEPS |= {"finish_all": 4, "lose": 3, "stop": 3, "go_on": 4, "close": 2, "cancel": 4}
-STEPS |= {"memory_runs_out": 1, "wait": 15}
+STEPS |= {"memory_runs_out": 1, "wait": 15, "lost_ends": 2}
 
 
 class Walk:
@@ -151,7 +151,12 @@ class Walk:
         if worker is not None:
             suspects = [work for work in self.world.runs[worker] if self.random.random() < 0.5]
             overwritten = [work for work in suspects if self.random.random() < 0.3]
-            self.world.lose(worker, suspects, overwritten)
+            self.world.lose(worker, suspects, overwritten, is_running=self.random.random() < 0.3)
+
+    def lost_ends(self):
+        worker = self.one(self.world.leaked)
+        if worker is not None:
+            self.world.end(worker)
 
     def stop(self):
         connection = self.one(self.world.connections)
@@ -185,6 +190,8 @@ class Walk:
         """With workers, storage and time every request is answered; with all gone, all memory is back."""
         world = self.world
         world.can_create = True
+        for worker in list(world.leaked):
+            world.end(worker)
         for connection in list(world.stopped & world.connections.keys()):
             world.go_on(connection)
         for kind in ("cpu", "cuda"):
@@ -202,7 +209,7 @@ class Walk:
         assert world.is_drained
         pool = world.machine.snapshot()["pool"]
         assert pool["used_bytes"] == pool["kept_bytes"]
-        assert pool["shared_bytes"] == 0
+        assert pool["shared_bytes"] == pool["leaked_bytes"] == 0
         assert set(world.works) == {work for work in world.remembered.values() if work is not None}
         assert bool(world.machine._state.tenants) == bool(pool["kept_bytes"])
 

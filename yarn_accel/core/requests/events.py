@@ -140,6 +140,8 @@ class WorkerLost(NamedTuple):
     Attributes:
         detail: for people: what happened, e.g. "the worker on cuda:0 died: signal 9".
         code: of the failure of a work that has cost too many workers, a key of `machine.COSTLY`.
+        is_running: it could not be ended, so it may still write to the memory of all in `lost`: nobody else
+            gets that before `WorkerEnded`.
     """
 
     worker: Hashable
@@ -147,6 +149,14 @@ class WorkerLost(NamedTuple):
     detail: str
     now_s: float
     code: str = "worker-lost"
+    is_running: bool = False
+
+
+class WorkerEnded(NamedTuple):
+    """A lost worker that could not be ended has ended after all."""
+
+    worker: Hashable
+    now_s: float
 
 
 class WorkResult(NamedTuple):
@@ -269,6 +279,7 @@ Event = (
     | Written
     | WorkerStarted
     | WorkerLost
+    | WorkerEnded
     | Finished
     | Sent
     | RequestCancelled

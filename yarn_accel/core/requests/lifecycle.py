@@ -57,7 +57,11 @@ from yarn_accel.core.requests.settings import MachineSettings
 SHARE_RETRY_S = 0.1
 _OUTPUT_ALIGNMENT = 64
 _NO_MEMORY = Failure(
-    "unavailable", "out-of-memory", "clients hold too much of the memory as shared memory", "", True
+    "unavailable",
+    "out-of-memory",
+    "clients hold too much of the memory as shared memory, or worker processes that do not end hold it",
+    "",
+    True,
 )
 #: While somebody waits for memory, whether it is kept from him is looked at so often.
 _LOOK_S = 0.1
@@ -476,6 +480,9 @@ class Computing:
             assert isinstance(entry, WorkRecord)
             lost = reported.get(entry)
             is_overwritten = lost is not None and lost.overwritten
+            if lost is not None and event.is_running:
+                self._leak(entry, event)
+                is_overwritten = True
             self._retry(entry, is_overwritten, lost is not None and lost.is_suspect, event)
 
     def measured(self, event: RateMeasured) -> None:
@@ -539,6 +546,14 @@ class Computing:
         rate.learn(compute_s / amount)
         # In place of the one before, never changed: entries that are queued were counted with it.
         self._expected[needs] = {**known, kind: rate.s_per_unit * amount}
+
+    def _leak(self, work: WorkRecord, event: WorkerLost) -> None:
+        """Leave the memory of a work to its worker; a client whose shared memory that is begins anew."""
+        connection = work.connection
+        if self._memory.leak(work, event.worker) and connection.is_open and not connection.is_cut:
+            connection.is_cut = True
+            reason = "a worker process that does not end may write to shared memory of this connection"
+            self._state.out.append(Disconnect(connection, "worker-lost", reason))
 
     def _retry(self, work: WorkRecord, is_overwritten: bool, is_suspect: bool, event: WorkerLost) -> None:
         """Compute again what still can be, so often as the settings say."""

@@ -47,6 +47,7 @@ from yarn_accel.core.requests.events import (
     Sent,
     StorageFailed,
     Tick,
+    WorkerEnded,
     WorkerLost,
     WorkerStarted,
     Written,
@@ -109,6 +110,7 @@ class RequestMachine:
             Written: computing.written,
             WorkerStarted: computing.worker_started,
             WorkerLost: computing.worker_lost,
+            WorkerEnded: self._worker_ended,
             Finished: computing.finished,
             Sent: replies.sent,
             RequestCancelled: self._cancelled,
@@ -322,6 +324,9 @@ class RequestMachine:
 
     def _drain_started(self, event: DrainStarted) -> None:
         self._state.is_draining = self._state.is_unsettled = True
+
+    def _worker_ended(self, event: WorkerEnded) -> None:
+        self._memory.reclaim(event.worker)
 
     def _tick(self, event: Tick) -> None:
         memory = self._memory

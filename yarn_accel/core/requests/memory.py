@@ -15,6 +15,8 @@ past one that asks for more than its own, until that has waited for `_LONG_WAIT_
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from yarn_accel.core.requests.commands import CreateSegment, DestroySegment, GrantMemory, Release
 from yarn_accel.core.requests.records import (
     ConnectionRecord,
@@ -49,6 +51,7 @@ class MemoryPool:
     Attributes:
         bytes, free_bytes: of all segments, and of those that are free.
         kept_bytes: of answers that are remembered where they lie and that nobody is being sent.
+        leaked_bytes: that workers which could not be ended may still write to.
         n_waiting: works in the queue.
         must_serve: something changed that may let one of them go on.
         reading_bytes: inputs that no worker has yet, of all tenants.
@@ -61,6 +64,7 @@ class MemoryPool:
         self.free_bytes = 0
         self.peak_bytes = 0
         self.kept_bytes = 0
+        self.leaked_bytes = 0
         self.n_waiting = 0
         self.must_serve = False
         self.reading_bytes = 0
@@ -74,6 +78,7 @@ class MemoryPool:
         self._free: dict[int, list[SegmentRecord]] = {}
         #: Segments that are being made for works.
         self._pending: set[SegmentRecord] = set()
+        self._leaked: dict[Hashable, list[SegmentRecord]] = {}
         self._n_made = 0
 
     @property
@@ -153,7 +158,8 @@ class MemoryPool:
     def is_hopeless(self, work: WorkRecord) -> bool:
         """Whether a work waits for long, and will do so until clients let go of shared memory they use."""
         size = self.size_of(self._wanted(work))
-        return self.waits_long(work) and size + self.sharing.n_bytes > self.bound_bytes
+        is_kept_from_it = size + self.sharing.n_bytes > self.bound_bytes - self.leaked_bytes
+        return self.waits_long(work) and is_kept_from_it
 
     def waits_long(self, work: WorkRecord) -> bool:
         """Whether a work has waited for so long that it lets nobody pass any more."""
@@ -273,6 +279,36 @@ class MemoryPool:
         self.stop_reading(work)
         work.is_placed = work.is_read = False
 
+    def leak(self, work: WorkRecord, worker: Hashable) -> bool:
+        """A worker that could not be ended may write to the memory of a work: keep it from everybody.
+
+        Returns:
+            whether some of it is shared with a client, which keeps it until its connection ends.
+        """
+        grants = [grant for grant in (work.input_grant, work.output_grant) if grant is not None]
+        segments: list[SegmentRecord] = [*grants]
+        arena = work.arena
+        if arena is not None:
+            self.leaked_bytes += arena.n_bytes
+            segments.append(arena)
+            if work.is_charged:
+                work.is_charged = False
+                work.owner.held_bytes -= arena.n_bytes
+            work.arena = None
+        for segment in segments:
+            segment.n_leaks += 1
+            self._leaked.setdefault(worker, []).append(segment)
+        return bool(grants)
+
+    def reclaim(self, worker: Hashable) -> None:
+        """A worker has ended after all: free what it might have written to."""
+        for segment in self._leaked.pop(worker, ()):
+            segment.n_leaks -= 1
+            is_held = isinstance(segment, Grant) and segment.id in segment.connection.grants
+            if not segment.n_leaks and not is_held:
+                self.leaked_bytes -= segment.n_bytes
+                self._destroy(segment)
+
     def free(self, work: WorkRecord) -> None:
         """Nothing of a work is needed any more."""
         self._free_segment(work)
@@ -298,13 +334,19 @@ class MemoryPool:
 
     def destroy_shared(self, grant: Grant) -> None:
         """A segment of a connection is not needed any more, or could not be made."""
-        self.bytes -= grant.n_bytes
-        self.must_serve = True
-        if grant.is_created:
-            self.retry_s = _NEVER
-            self._state.out.append(DestroySegment(grant))
+        if grant.n_leaks:
+            self.leaked_bytes += grant.n_bytes
+        else:
+            self._destroy(grant)
 
     # Below
+
+    def _destroy(self, segment: SegmentRecord) -> None:
+        self.bytes -= segment.n_bytes
+        self.must_serve = True
+        if segment.is_created:
+            self.retry_s = _NEVER
+            self._state.out.append(DestroySegment(segment))
 
     def _free_segment(self, work: WorkRecord) -> None:
         segment, work.arena = work.arena, None
@@ -414,6 +456,7 @@ class MemoryPool:
             "free_bytes": self.free_bytes,
             "used_bytes": self.used_bytes,
             "shared_bytes": self.sharing.n_bytes,
+            "leaked_bytes": self.leaked_bytes,
             "peak_bytes": self.peak_bytes,
             "bound_bytes": self.bound_bytes,
             "waiting": self.n_waiting,
@@ -431,7 +474,13 @@ class MemoryPool:
         for segment in self._pending:
             assert segment.wanted_by is not None
             held[segment.wanted_by] += segment.n_bytes
-        assert self.bytes == free_bytes + sum(held.values()) + self.sharing.n_bytes <= self.bound_bytes
+        leaked = {segment for segments in self._leaked.values() for segment in segments}
+        leaked -= {
+            grant for grant in leaked if isinstance(grant, Grant) and grant.id in grant.connection.grants
+        }
+        assert self.leaked_bytes == sum(segment.n_bytes for segment in leaked)
+        used_bytes = sum(held.values()) + self.sharing.n_bytes + self.leaked_bytes
+        assert self.bytes == free_bytes + used_bytes <= self.bound_bytes
         kept = [work for work in held if work.is_kept and not work.is_charged]
         assert self.kept_bytes == sum(held[work] for work in kept)
         for tenant in self._state.tenants.values():

@@ -396,6 +396,7 @@ class SegmentRecord:
         id: its number, never used again; worker processes and clients name it so.
         n_bytes: its size class.
         is_created: the shell has made it.
+        n_leaks: works computed into it by workers that could not be ended; nobody uses it until they are.
         wanted_by: the work that waits until it is made.
         memory: the shell's own.
     """
@@ -403,6 +404,7 @@ class SegmentRecord:
     id: int
     n_bytes: int
     is_created: bool = False
+    n_leaks: int = 0
     wanted_by: WorkRecord | None = None
     memory: Any = None
 

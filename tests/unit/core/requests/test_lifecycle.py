@@ -225,6 +225,62 @@ def test_referenced_inputs_that_are_gone_are_read_again(world, a):
     assert world.used_bytes == 0
 
 
+def test_memory_that_a_worker_may_still_write_to_is_nobodys_until_it_has_ended(world, a):
+    request = world.ask(a, what=needs(100 * KIB, 100 * KIB))
+    world.worker(2)
+    (lost,) = [number for number, works in world.runs.items() if works]
+    world.lose(lost, world.running, is_running=True)
+    assert world.answer(a, request).reason == "again: the worker on cpu died"
+    leaked_bytes = world.machine.snapshot()["pool"]["leaked_bytes"]
+    assert leaked_bytes == world.used_bytes >= 200 * KIB
+    again = world.ask(a, what=needs(100 * KIB, 100 * KIB))
+    world.finish()
+    assert world.kind(a, again) == "ReplyResult"
+    pool = world.machine.snapshot()["pool"]
+    assert pool["used_bytes"] == leaked_bytes + pool["kept_bytes"]
+    world.end(lost)
+    pool = world.machine.snapshot()["pool"]
+    assert pool["used_bytes"] == pool["kept_bytes"]
+    assert pool["leaked_bytes"] == 0
+
+
+def test_files_are_read_anew_when_a_worker_may_still_write_where_they_lie(world, a):
+    request = world.ask(a, what=needs(reads=READS))
+    world.looked(FOUND)
+    world.read()
+    world.lose(1, world.running, is_running=True)
+    world.looked(FOUND)
+    world.read()
+    world.worker(2)
+    world.finish()
+    assert world.kind(a, request) == "ReplyResult"
+    world.end(1)
+    assert world.machine.snapshot()["pool"]["leaked_bytes"] == 0
+
+
+def test_a_client_whose_shared_memory_a_worker_may_still_write_to_begins_anew(world, a):
+    segment = world.want(a, 200 * KIB)
+    what = needs(100 * KIB, 100 * KIB, payload_bytes=0)
+    world.ask(a, what=what, shared=SharedInputs(segment, 100 * KIB))
+    world.lose(1, is_running=True)
+    assert world.cut == [a]
+    assert world.machine.snapshot()["pool"]["leaked_bytes"] == world.used_bytes > 0
+    world.end(1)
+    assert world.used_bytes == 0
+
+
+def test_a_worker_that_ends_before_its_clients_connection_leaves_nothing(world, a):
+    """The connection's end is under way: its memory comes back as if nothing had been."""
+    segment = world.want(a, 200 * KIB)
+    what = needs(100 * KIB, 100 * KIB, payload_bytes=0)
+    world.ask(a, what=what, shared=SharedInputs(segment, 100 * KIB))
+    lost = tuple(e.LostWork(work, False, True) for work in world.runs.pop(1))
+    world.ordered(e.WorkerLost(1, lost, "died", world.now_s, "worker-lost", True))
+    world.ordered(e.WorkerEnded(1, world.now_s))
+    world.ordered(e.ConnectionClosed(a, world.now_s))
+    assert world.used_bytes == 0
+
+
 def test_who_left_meanwhile_is_not_computed_again(world, a):
     request = world.ask(a)
     world.cancel(a, request)

@@ -82,6 +82,7 @@ class World:
     Attributes:
         answers: by connection and request, the one that came.
         runs: what each worker has, in its order.
+        leaked: by worker that could not be ended, the memory it may still write to.
         stopped: connections whose client reads nothing.
         blocked: connections that are not read from, and the request they stopped at.
         sending: connections in the middle of a payload, and its work.
@@ -98,6 +99,7 @@ class World:
         self.works, self.requests, self.work_records = {}, {}, {}
         self.memory, self.users, self.shared, self.outputs, self.segments = {}, {}, {}, {}, {}
         self.workers, self.runs, self.started, self.alone = {}, {}, [], []
+        self.leaked = {}
         self.looks, self.reads, self.writes, self.checks = [], [], [], []
         self.replies, self.remembered, self.stopped = {}, {}, set()
         self.blocked, self.sending, self.cut = {}, {}, []
@@ -183,12 +185,23 @@ class World:
         segments = (self.outputs[work][0],) if segments is None else segments
         return e.WorkResult(work, failure, compute_s, 0 if failure else bytes_out, 0, segments)
 
-    def lose(self, number=1, suspects=(), overwritten=(), code="worker-lost"):
-        """A worker is gone."""
+    def lose(self, number=1, suspects=(), overwritten=(), code="worker-lost", is_running=False):
+        """A worker is gone, or cannot be ended."""
         mine = self.runs.pop(number)
         del self.workers[number]
         lost = tuple(e.LostWork(work, work in overwritten, work in suspects) for work in mine)
-        self.apply(e.WorkerLost(number, lost, "the worker on cpu died", self.now_s, code))
+        if is_running:
+            # Shared memory is kept from others by the end of its connection.
+            held = {segment for segment, work in self.users.items() if work in mine}
+            grants = [self.work_records[work].input_grant for work in mine]
+            held |= {grant.id for grant in grants if grant is not None}
+            self.leaked[number] = held | {self.outputs[work][0] for work in mine}
+        self.apply(e.WorkerLost(number, lost, "the worker on cpu died", self.now_s, code, is_running))
+
+    def end(self, number=1):
+        """A worker that could not be ended has ended after all."""
+        del self.leaked[number]
+        self.apply(e.WorkerEnded(number, self.now_s))
 
     def sent(self, connection, was_sent=True):
         """The client has read all that waits for it, or never will."""
@@ -400,12 +413,14 @@ class World:
 
     def _DestroySegment(self, command):
         del self.memory[command.segment]
+        assert not any(command.segment in held for held in self.leaked.values())
         assert command.segment not in self.users, "memory in use was destroyed"
         if command.segment in self.shared:
             assert self.shared.pop(command.segment) not in self.connections
 
     def _use(self, work, segment):
         assert segment in self.memory
+        assert not any(segment in held for held in self.leaked.values()), "a lost worker may write there"
         if segment in self.shared:
             assert self.shared[segment] == self.works[work][0]
         else:
