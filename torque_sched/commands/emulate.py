@@ -1,4 +1,4 @@
-"""``torque-sched emulate DIR ...``: an emulated Torque to try a scheduler without a cluster."""
+"""``torque-sched emulate DIR ...``: an emulated Torque or OpenPBS to try a scheduler without a cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import click
 
-from torque_sched.emulation import EmulatedTorque, Fault
+from torque_sched.emulation import EmulatedOpenPbs, EmulatedTorque, Fault
 from torque_sched.emulation.faults import KINDS
 from torque_sched.errors import TorqueSchedError
 
@@ -19,7 +19,10 @@ Result = TypeVar("Result")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.pass_context
 def emulate(context: click.Context, directory: Path) -> None:
-    """Run an EMULATED Torque in DIRECTORY: put its commands, DIRECTORY/bin, first on PATH."""
+    """Run an EMULATED Torque or OpenPBS in DIRECTORY: put its commands, DIRECTORY/bin, first on PATH.
+
+    `torque-sched emulate openpbs init` makes an OpenPBS in the folder openpbs.
+    """
     context.obj = directory
 
 
@@ -28,6 +31,11 @@ def emulate(context: click.Context, directory: Path) -> None:
     "--nodes", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A Torque nodes file."
 )
 @click.option("--shape", default="", help="Instead: 16xnp=8,physmem=64gb+4xnp=32,gpus=4,has_nvml,gpunode")
+@click.option(
+    "--system",
+    type=click.Choice(["torque", "openpbs"]),
+    help="What to emulate. [openpbs in a folder of that name, else torque]",
+)
 @click.option("--torque-version", type=click.Choice(["6.1.3", "4.2.10"]), default="6.1.3", show_default=True)
 @click.option("--clock", type=click.Choice(["real", "manual"]), default="real", show_default=True)
 @click.option("--execute", is_flag=True, help="Really run the jobs' scripts (as the user who runs this).")
@@ -35,20 +43,23 @@ def emulate(context: click.Context, directory: Path) -> None:
 @click.option("--server-name", default="head", show_default=True)
 @click.pass_obj
 def _init(
-    directory: Path, nodes: Path | None, shape: str, torque_version: str, clock: str, execute: bool,
-    scheduler: str, server_name: str,
+    directory: Path, nodes: Path | None, shape: str, system: str | None, torque_version: str, clock: str,
+    execute: bool, scheduler: str, server_name: str,
 ) -> None:  # fmt: skip
     """Make the folder: programs, state, accounting."""
     text = nodes.read_text(encoding="utf-8") if nodes else ""
-    torque = _tell(
-        lambda: EmulatedTorque.create(
-            directory, nodes=text, shape=shape, version=torque_version, clock=clock, execute=execute,
+    is_openpbs = (system or directory.name) == "openpbs"
+    version = EmulatedOpenPbs.version if is_openpbs else torque_version
+    kind = EmulatedOpenPbs if is_openpbs else EmulatedTorque
+    made = _tell(
+        lambda: kind.create(
+            directory, nodes=text, shape=shape, version=version, clock=clock, execute=execute,
             event_target=scheduler, server_name=server_name,
         )
     )  # fmt: skip
     click.echo(
-        f"emulated Torque {torque_version} in {directory}; next: start, then "
-        f"export PATH={torque.path}:$PATH PBS_HOME={torque.home}"
+        f"emulated {'OpenPBS' if is_openpbs else 'Torque'} {version} in {directory}; next: start, then "
+        f"export PATH={made.path}:$PATH PBS_HOME={made.home}"
     )
 
 
@@ -60,10 +71,10 @@ def _start(directory: Path, listener: tuple[str, ...]) -> None:
     torque = EmulatedTorque(directory)
     torque.listeners = listener
     _tell(lambda: torque.start(detached=True))
-    click.echo(
-        f"emulated pbs_server runs, process {torque.pid}; batch protocol at 127.0.0.1:{torque.port}, "
-        f"trqauthd at {torque.trqauthd}"
+    tail = (
+        f"; batch protocol at 127.0.0.1:{torque.port}, trqauthd at {torque.trqauthd}" if torque.port else ""
     )
+    click.echo(f"emulated pbs_server runs, process {torque.pid}{tail}")
 
 
 @emulate.command("stop")

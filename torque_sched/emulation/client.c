@@ -110,7 +110,8 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) add_text(argv[i]);
     int whole = !strcmp(name, "qsub");
     for (char **each = environ; *each; each++)
-        if (whole || !strncmp(*each, "EMULATED_", 9) || !strncmp(*each, "PBS_", 4)) add_text(*each);
+        if (whole || !strncmp(*each, "EMULATED_", 9) || !strncmp(*each, "PBS_", 4) || !strncmp(*each, "TZ=", 3))
+            add_text(*each);
     uint32_t length = htonl((uint32_t)(used - 4));
     memcpy(buffer, &length, 4);
     if (put(fd, buffer, used)) gone();

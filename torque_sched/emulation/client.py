@@ -41,7 +41,7 @@ def _request(name: str, arguments: list[str]) -> bytes:
     chosen = [
         key + b"=" + value
         for key, value in os.environb.items()
-        if name == "qsub" or key.startswith((b"EMULATED_", b"PBS_"))
+        if name == "qsub" or key == b"TZ" or key.startswith((b"EMULATED_", b"PBS_"))
     ]
     head = [
         name,

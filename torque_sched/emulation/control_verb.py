@@ -5,6 +5,7 @@
 ``emulated finish JOB [STATUS]``: the job ends now
 ``emulated trqauthd stop|start``: it refuses connections, or takes them again (done by the server itself)
 ``emulated tick``: look at the clock file and do what is due
+``emulated hooks broken|whole``: of OpenPBS: every hook fails, as with a Python newer than it knows
 ``emulated fields``: the keys of ``node``
 """
 
@@ -12,13 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from typing import Any
 
-from torque_sched.emulation.call import Answer, Call
-from torque_sched.emulation.lifecycle import end
-from torque_sched.emulation.model import EmulatedNode, Refused
+from torque_sched.emulation.call import Answer, Call, Verb
+from torque_sched.emulation.model import EmulatedJob, EmulatedNode, Refused
 from torque_sched.emulation.mom import before_change, report_now
-from torque_sched.emulation.submit import qsub
 from torque_sched.emulation.world import World
 from torque_sched.errors import ConfigError
 
@@ -26,7 +26,20 @@ _FIXED = frozenset(("name", "mom_changed_s", "marked_down_s"))
 
 
 class Control:
-    """The verb ``emulated``."""
+    """The verb ``emulated``.
+
+    Args:
+        qsub: the dialect's.
+        end: ends a running job with a status.
+        reports: whether moms report to the server, as Torque's do.
+    """
+
+    def __init__(
+        self, qsub: Verb, end: Callable[[World, EmulatedJob, int], None], *, reports: bool = True
+    ) -> None:
+        self._qsub = qsub
+        self._end = end
+        self._reports = reports
 
     def __call__(self, world: World, call: Call) -> Answer:
         """Run one of the sub-commands above."""
@@ -37,12 +50,12 @@ class Control:
             return Answer(out="".join(f"{name}\n" for name in _fields()))
         if words[0] == "node" and len(words) > 1:
             for text in words[2:]:
-                set_node(world, words[1], text)
+                set_node(world, words[1], text, reports=self._reports)
             return Answer()
         if words[0] == "finish" and len(words) > 1:
-            return _finish(world, words[1], int(words[2]) if len(words) > 2 else 0)
+            return _finish(world, self._end, words[1], int(words[2]) if len(words) > 2 else 0)
         if words[0] == "submit-many":
-            return _submit_many(world, call)
+            return _submit_many(world, self._qsub, call)
         return Answer(err=f"emulated: unknown '{' '.join(words)}'\n{__doc__}\n", code=1)
 
 
@@ -50,7 +63,7 @@ def _fields() -> dict[str, Any]:
     return {entry.name: entry for entry in dataclasses.fields(EmulatedNode) if entry.name not in _FIXED}
 
 
-def set_node(world: World, name: str, text: str) -> None:
+def set_node(world: World, name: str, text: str, *, reports: bool = True) -> None:
     """Apply one ``key=value`` to a node.
 
     Raises:
@@ -60,7 +73,8 @@ def set_node(world: World, name: str, text: str) -> None:
     if name not in world.nodes or key not in _fields():
         raise ConfigError(f"node {name}: '{text}'", cure=f"known keys are {', '.join(_fields())}")
     node = world.nodes[name]
-    before_change(world, name)
+    if reports:
+        before_change(world, name)
     convert_into(node, key, value)
     if key == "mom":
         node.mom_changed_s = world.now_s
@@ -68,7 +82,7 @@ def set_node(world: World, name: str, text: str) -> None:
     if key in ("np", "gpus"):
         world.resize_node(node)
     world.touch_node(name)
-    if node.mom == "up":
+    if reports and node.mom == "up":
         report_now(world, name)
 
 
@@ -91,7 +105,7 @@ def convert_into(node: EmulatedNode, key: str, value: str) -> None:
         setattr(node, key, value)
 
 
-def _finish(world: World, word: str, status: int) -> Answer:
+def _finish(world: World, end: Callable[[World, EmulatedJob, int], None], word: str, status: int) -> Answer:
     try:
         job = world.job(word)
     except Refused as error:
@@ -103,7 +117,7 @@ def _finish(world: World, word: str, status: int) -> Answer:
     return Answer()
 
 
-def _submit_many(world: World, call: Call) -> Answer:
+def _submit_many(world: World, qsub: Verb, call: Call) -> Answer:
     if call.stdin is None:
         return Answer(wants_stdin=True)
     answer = Answer()

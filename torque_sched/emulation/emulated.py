@@ -1,4 +1,4 @@
-"""An emulated Torque as one Python object: make it, start it, use it, break it, throw it away."""
+"""An emulated Torque or OpenPBS as one Python object: make it, start it, use it, break it, throw it away."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from torque_sched.emulation.execute import end_left
 from torque_sched.emulation.faults import Fault
@@ -23,6 +23,7 @@ from torque_sched.emulation.install import install, nodes_of_shape, read_nodes
 from torque_sched.emulation.world import Settings
 from torque_sched.errors import StartupError
 
+Kind = TypeVar("Kind", bound="EmulatedCluster")
 _START_S = 120.0
 _STOP_S = 60.0
 FIRST_SECOND_S = 1795195600.0
@@ -42,9 +43,9 @@ class SentEvent:
 class ManualClock:
     """The clock of an emulation with ``clock="manual"``: only `advance` moves it."""
 
-    def __init__(self, torque: EmulatedTorque) -> None:
-        self._torque = torque
-        self._path = torque.home / "clock"
+    def __init__(self, cluster: EmulatedCluster) -> None:
+        self._cluster = cluster
+        self._path = cluster.home / "clock"
 
     @property
     def now_s(self) -> float:
@@ -57,16 +58,20 @@ class ManualClock:
         temporary = self._path.with_suffix(".new")
         temporary.write_text(f"{now_s:.6f}\n", encoding="ascii")
         temporary.replace(self._path)
-        self._torque.control("tick")
+        self._cluster.control("tick")
         return now_s
 
 
-class EmulatedTorque:
+class EmulatedCluster:
     """One emulated cluster under ``directory``.
 
     Use :meth:`create` for a new one; the constructor opens what is there. As a context manager it is started
     and stopped. ``path`` goes in front of PATH; :attr:`env` is the environment for a scheduler under test.
     """
+
+    version = "6.1.3"
+    """What `create` makes unless told otherwise."""
+    first_job = 1
 
     def __init__(self, directory: Path) -> None:
         self.directory = Path(directory).resolve()
@@ -78,21 +83,21 @@ class EmulatedTorque:
 
     @classmethod
     def create(
-        cls,
+        cls: type[Kind],
         directory: Path,
         *,
         nodes: str = "",
         shape: str = "",
         clock: str = "real",
         execute: bool = False,
-        version: str = "6.1.3",
+        version: str = "",
         server_name: str = "head",
         event_target: str = "",
         queues: dict[str, dict[str, str]] | None = None,
         server: dict[str, str] | None = None,
-        next_job: int = 1,
+        next_job: int | None = None,
         **settings: Any,
-    ) -> EmulatedTorque:
+    ) -> Kind:
         """Make a new emulation; it is not started.
 
         Args:
@@ -101,26 +106,27 @@ class EmulatedTorque:
             shape: instead of ``nodes``; see :func:`~torque_sched.emulation.install.nodes_of_shape`.
             clock: ``real``, or ``manual`` for one that only :attr:`clock` moves.
             execute: really run the jobs' scripts (unless a job declares EMULATED_RUNTIME).
-            version: 6.1.3 or 4.2.10.
+            version: of Torque 6.1.3 (unless named) or 4.2.10, of OpenPBS 23.06.06.
             server_name: the server's host name, as in ``44.head``.
             event_target: ``host:port`` of the scheduler; empty: events go nowhere.
             queues: name -> attributes.
             server: server attributes that differ from the defaults.
-            next_job: number of the first job.
+            next_job: number of the first job; None: what is the first one of a new server.
             settings: further fields of :class:`~torque_sched.emulation.world.Settings`.
         """
         me = pwd.getpwuid(os.geteuid()).pw_name
         admins = tuple(dict.fromkeys(("root", *settings.pop("admins", (me,)))))
         chosen = Settings(
-            server=server_name, version=version, clock=clock, executes=execute, scheduler=event_target,
-            admins=admins, **settings,
+            server=server_name, version=version or cls.version, clock=clock, executes=execute,
+            scheduler=event_target, admins=admins, **settings,
         )  # fmt: skip
         listed = read_nodes(nodes) if nodes else nodes_of_shape(shape or "4xnp=4")
         now_s = FIRST_SECOND_S if clock == "manual" else time.time()
-        install(Path(directory), listed, chosen, now_s=now_s, queues=queues, server=server, next_job=next_job)
+        first = cls.first_job if next_job is None else next_job
+        install(Path(directory), listed, chosen, now_s=now_s, queues=queues, server=server, next_job=first)
         return cls(Path(directory))
 
-    def __enter__(self) -> EmulatedTorque:
+    def __enter__(self: Kind) -> Kind:
         self.start()
         return self
 
@@ -128,19 +134,6 @@ class EmulatedTorque:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-    # -- Torque's batch protocol
-
-    @property
-    def port(self) -> int:
-        """The server's port for it, on 127.0.0.1; the same after a restart, 0 before the first start."""
-        path = self.home / "port"
-        return int(path.read_text(encoding="ascii")) if path.exists() else 0
-
-    @property
-    def trqauthd(self) -> Path:
-        """The local socket of the emulated trqauthd, which vouches for connections to that port."""
-        return self.home / "trqauthd-unix"
 
     # -- the server's life
 
@@ -307,6 +300,45 @@ class EmulatedTorque:
 
     # -- looking at it
 
+    def accounting(self) -> list[str]:
+        """All accounting lines so far, oldest day first."""
+        files = sorted((self.home / "server_priv" / "accounting").iterdir())
+        return [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
+
+    # -- breaking it
+
+    def set_faults(self, *faults: Fault) -> None:
+        """Order these faults instead of the present ones; none: all is well again."""
+        path = self.home / "faults.json"
+        temporary = path.with_suffix(".new")
+        temporary.write_text(json.dumps([asdict(fault) for fault in faults]), encoding="utf-8")
+        temporary.replace(path)
+
+    def set_node(self, name: str, **changes: object) -> None:
+        """Change a node or its mom: ``mom="stopped"``, ``fixed_load=3.5``, ``is_failing=True`` ..."""
+        self.control("node", name, *[f"{key}={value}" for key, value in changes.items()])
+
+    def finish(self, job: str, status: int = 0) -> None:
+        """End a running job now."""
+        self.control("finish", job, str(status))
+
+
+class EmulatedTorque(EmulatedCluster):
+    """An emulated Torque."""
+
+    @property
+    def port(self) -> int:
+        """The server's port for it, on 127.0.0.1; the same after a restart, 0 before the first start."""
+        path = self.home / "port"
+        return int(path.read_text(encoding="ascii")) if path.exists() else 0
+
+    @property
+    def trqauthd(self) -> Path:
+        """The local socket of the emulated trqauthd, which vouches for connections to that port."""
+        return self.home / "trqauthd-unix"
+
+    # -- looking at it
+
     def nodes(self) -> dict[str, dict[str, str]]:
         """Name -> attributes, from ``pbsnodes -x``."""
         root = ElementTree.fromstring(self.run("pbsnodes", "-x").stdout)
@@ -325,11 +357,6 @@ class EmulatedTorque:
             found[flat["Job_Id"]] = flat
         return found
 
-    def accounting(self) -> list[str]:
-        """All accounting lines so far, oldest day first."""
-        files = sorted((self.home / "server_priv" / "accounting").iterdir())
-        return [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
-
     def events(self) -> list[SentEvent]:
         """What was sent to the scheduler port and the listeners."""
         path = self.home / "events.log"
@@ -337,19 +364,31 @@ class EmulatedTorque:
         parts = [line.split(" ", 3) for line in lines]
         return [SentEvent(float(at), int(code), target, outcome) for at, code, target, outcome in parts]
 
-    # -- breaking it
 
-    def set_faults(self, *faults: Fault) -> None:
-        """Order these faults instead of the present ones; none: all is well again."""
-        path = self.home / "faults.json"
-        temporary = path.with_suffix(".new")
-        temporary.write_text(json.dumps([asdict(fault) for fault in faults]), encoding="utf-8")
-        temporary.replace(path)
+class EmulatedOpenPbs(EmulatedCluster):
+    """An emulated OpenPBS."""
 
-    def set_node(self, name: str, **changes: object) -> None:
-        """Change a node or its mom: ``mom="stopped"``, ``fixed_load=3.5``, ``is_failing=True`` ..."""
-        self.control("node", name, *[f"{key}={value}" for key, value in changes.items()])
+    version = "23.06.06"
+    first_job = 0
 
-    def finish(self, job: str, status: int = 0) -> None:
-        """End a running job now."""
-        self.control("finish", job, str(status))
+    def nodes(self) -> dict[str, dict[str, str]]:
+        """Vnode -> attributes, from ``pbsnodes -av``."""
+        return {
+            lines[0]: dict(_pair(line) for line in lines[1:])
+            for block in self.run("pbsnodes", "-av").stdout.split("\n\n")
+            if (lines := block.strip("\n").split("\n"))[0]
+        }
+
+    def jobs(self, *options: str) -> dict[str, dict[str, str]]:
+        """Id -> attributes (``Resource_List.select`` ...), from ``qstat -f -t -w`` as a manager."""
+        out = self.run("qstat", "-f", "-t", "-w", *options, user="root").stdout
+        return {
+            lines[0].removeprefix("Job Id: "): dict(_pair(line) for line in lines[1:])
+            for block in out.split("\n\n")
+            if (lines := block.strip("\n").split("\n"))[0]
+        }
+
+
+def _pair(line: str) -> tuple[str, str]:
+    name, _, value = line.strip().partition(" = ")
+    return name, value

@@ -20,6 +20,7 @@ from pathlib import Path
 from torque_sched.emulation.control_verb import convert_into
 from torque_sched.emulation.journal import Journal
 from torque_sched.emulation.model import EmulatedNode, EmulatedQueue, size_kb
+from torque_sched.emulation.openpbs import server as openpbs
 from torque_sched.emulation.world import Settings, World
 from torque_sched.errors import ConfigError
 
@@ -42,8 +43,11 @@ PROGRAMS = [
     "qenable",
     "qdisable",
     "qterm",
+    "pbs_rstat",
     "emulated",
 ]
+_NOT_OF_OPENPBS = frozenset(("qnodes", "qstart", "qstop", "qenable", "qdisable", "qterm"))
+_VNODE = frozenset(("Mom", "sharing", "in_multivnode_host", "partition"))
 _BLANK = "\n"
 _SIZES = {"physmem": "physmem_kb", "swap": "swap_kb"}
 _SERVER = {
@@ -129,16 +133,39 @@ def install(
     (state / "server_name").write_text(f"{settings.server}\n", encoding="utf-8")
     if settings.clock == "manual":
         (state / "clock").write_text(f"{now_s:.6f}\n", encoding="ascii")
-    world = first_world(settings, now_s, queues, server)
+    make = openpbs.first_world if settings.is_openpbs else first_world
+    world = make(settings, now_s, queues, server)
     world.next_job = next_job
     for node in nodes:
         if node.name in world.nodes:
             raise ConfigError(f"node {node.name} is listed twice", cure="give every node its own name")
+        if settings.is_openpbs:
+            _complete_vnode(node)
         world.add_node(node)
     (state / "server_priv" / "nodes").write_text(_nodes_text(world), encoding="utf-8")
     _write_gone(state / "gone", settings)
     Journal(state).compact(world)
-    _write_programs(directory / "bin")
+    _write_programs(directory / "bin", programs_of(settings))
+
+
+def programs_of(settings: Settings) -> list[str]:
+    """The names of a dialect's programs."""
+    if settings.is_openpbs:
+        return [name for name in PROGRAMS if name not in _NOT_OF_OPENPBS]
+    return [name for name in PROGRAMS if name != "pbs_rstat"]
+
+
+def _complete_vnode(node: EmulatedNode) -> None:
+    """The resources of a vnode of OpenPBS from what a line of Torque's nodes file says."""
+    known = {
+        "arch": "linux", "host": node.name, "vnode": node.name, "ncpus": str(node.np),
+        "mem": f"{node.physmem_kb}kb", "ngpus": str(node.gpus) if node.gpus else "",
+        "feature": ",".join(node.properties),
+    }  # fmt: skip
+    for name, value in known.items():
+        if value:
+            node.attributes.setdefault(f"resources_available.{name}", value)
+    node.attributes.setdefault("sharing", "default_shared")
 
 
 def first_world(
@@ -177,6 +204,8 @@ def read_nodes(text: str) -> list[EmulatedNode]:
 
     ``node4 np=4 gpus=2 gpunode # physmem=64gb ncpus=4 base_load=0.1 has_nvml gpu_mem_mb=40960``
 
+    Of a vnode of OpenPBS: ``node1[0] np=8 gpus=1 Mom=node1 resources_available.host=node1``.
+
     Raises:
         ConfigError: names the line and the key.
     """
@@ -201,6 +230,8 @@ def _node(name: str, words: list[str]) -> EmulatedNode:
         key, sign, value = word.partition("=")
         if key in _SIZES:
             setattr(node, _SIZES[key], size_kb(value))
+        elif sign and ("." in key or key in _VNODE):
+            node.attributes[key] = value
         elif sign or key in ("has_nvml", "is_failing", "jobend_report"):
             convert_into(node, key, value)
         else:
@@ -250,8 +281,11 @@ def gone_answer(name: str, server: str, *, is_old: bool, address: str = "127.0.0
 
 
 def _write_gone(folder: Path, settings: Settings) -> None:
-    for name in PROGRAMS:
-        code, text = gone_answer(name, settings.server, is_old=settings.is_old)
+    for name in programs_of(settings):
+        if settings.is_openpbs:
+            code, text = openpbs.gone_answer(name, settings.server)
+        else:
+            code, text = gone_answer(name, settings.server, is_old=settings.is_old)
         (folder / name).write_text(f"{code}\n{text}", encoding="utf-8")
 
 
@@ -270,11 +304,11 @@ def _compiled_client() -> bytes | None:
         return target.read_bytes() if done.returncode == 0 else None
 
 
-def _write_programs(folder: Path) -> None:
+def _write_programs(folder: Path, names: Iterable[str]) -> None:
     folder.mkdir(exist_ok=True)
     machine_code = _compiled_client()
     client = Path(__file__).with_name("client.py")
-    for name in PROGRAMS:
+    for name in names:
         path = folder / name
         if machine_code is None:
             path.write_text(

@@ -19,12 +19,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torque_sched.emulation.model import EmulatedJob, EmulatedNode, EmulatedQueue, from_record, to_record
+from torque_sched.emulation.model import (
+    EmulatedJob,
+    EmulatedNode,
+    EmulatedObject,
+    EmulatedQueue,
+    from_record,
+    to_record,
+)
 from torque_sched.emulation.world import Settings, World
 
 _COMPACT_BYTES = 64 * 1024 * 1024
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
-_KINDS = {"job": EmulatedJob, "queue": EmulatedQueue, "node": EmulatedNode}
+_KINDS = {"job": EmulatedJob, "queue": EmulatedQueue, "node": EmulatedNode, "object": EmulatedObject}
+
+
+def is_openpbs(directory: Path) -> bool:
+    """Whether the state under ``directory`` is that of an emulated OpenPBS."""
+    record = json.loads((directory / "snapshot.json").read_text(encoding="utf-8"))
+    return Settings(**record["settings"]).is_openpbs
 
 
 class Journal:
@@ -164,7 +177,9 @@ def _moment(at_s: int) -> tuple[str, str]:
 
 
 def _table(world: World, kind: str) -> dict[str, Any]:
-    tables: dict[str, dict[str, Any]] = {"job": world.jobs, "queue": world.queues, "node": world.nodes}
+    tables: dict[str, dict[str, Any]] = {
+        "job": world.jobs, "queue": world.queues, "node": world.nodes, "object": world.objects,
+    }  # fmt: skip
     return tables[kind]
 
 
@@ -184,6 +199,7 @@ def _whole(world: World) -> dict[str, Any]:
         "queue": {key: to_record(value) for key, value in world.queues.items()},
         "node": {key: to_record(value) for key, value in world.nodes.items()},
         "job": {key: to_record(value) for key, value in world.jobs.items()},
+        "object": {key: to_record(value) for key, value in world.objects.items()},
     }
 
 

@@ -126,6 +126,8 @@ class EmulatedNode:
     ideal_load: float | None = None
     gres: str = ""
     jobend_report: bool = False
+    attributes: dict[str, str] = field(default_factory=dict)
+    """Of a vnode of OpenPBS: ``resources_available.mem``, ``sharing``, ``comment`` ..."""
 
 
 @dataclass(slots=True)
@@ -141,6 +143,14 @@ class EmulatedQueue:
     def is_true(self, attribute: str) -> bool:
         """Whether a boolean attribute is on."""
         return self.attributes.get(attribute, "False") == "True"
+
+
+@dataclass(slots=True)
+class EmulatedObject:
+    """What else qmgr of OpenPBS keeps: ``name`` is kind and name, as ``hook wake`` or ``resource ngpus``."""
+
+    name: str
+    attributes: dict[str, str] = field(default_factory=dict)
 
 
 def to_record(value: Any) -> dict[str, Any]:
@@ -163,7 +173,7 @@ def _default_of(entry: dataclasses.Field[Any]) -> Any:
 
 _DEFAULTS: dict[type[Any], tuple[tuple[str, Any], ...]] = {
     kind: tuple((each.name, _default_of(each)) for each in dataclasses.fields(kind) if each.name != "cached")
-    for kind in (EmulatedJob, EmulatedNode, EmulatedQueue)
+    for kind in (EmulatedJob, EmulatedNode, EmulatedQueue, EmulatedObject)
 }
 
 

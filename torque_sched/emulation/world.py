@@ -14,7 +14,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from torque_sched.emulation.model import EmulatedJob, EmulatedNode, EmulatedQueue, Refused, size_kb
+from torque_sched.emulation.model import (
+    EmulatedJob,
+    EmulatedNode,
+    EmulatedObject,
+    EmulatedQueue,
+    Refused,
+    size_kb,
+)
 
 STATE_NAMES = {
     "T": "Transit", "Q": "Queued", "H": "Held", "W": "Waiting", "R": "Running", "E": "Exiting",
@@ -31,7 +38,7 @@ class Settings:
 
     server: str = "head"
     version: str = "6.1.3"
-    """6.1.3 or 4.2.10."""
+    """Torque's 6.1.3 or 4.2.10, or OpenPBS's 23.06.06."""
     home: str = "/home"
     report_s: float = 45.0
     """How often a mom reports ($status_update_time)."""
@@ -62,6 +69,11 @@ class Settings:
         return self.version.startswith("4.")
 
     @property
+    def is_openpbs(self) -> bool:
+        """Whether this is an OpenPBS."""
+        return not self.version.startswith(("4.", "6."))
+
+    @property
     def kept_s(self) -> str:
         """How long completed jobs are shown where neither queue nor server says it."""
         return "0" if self.is_old else "300"
@@ -69,6 +81,8 @@ class Settings:
     @property
     def pbs_version(self) -> str:
         """What ``pbs_version`` says: the dialect, and that it is emulated."""
+        if self.is_openpbs:
+            return f"{self.version}-emulated"
         return "4.2.10-emulated" if self.is_old else "6.1.3.h5-emulated"
 
 
@@ -106,6 +120,8 @@ class World:
     queues: dict[str, EmulatedQueue] = field(default_factory=dict)
     nodes: dict[str, EmulatedNode] = field(default_factory=dict)
     jobs: dict[str, EmulatedJob] = field(default_factory=dict)
+    objects: dict[str, EmulatedObject] = field(default_factory=dict)
+    """OpenPBS's hooks, resources and schedulers, by kind and name."""
     now_s: float = 0.0
     next_job: int = 1
     next_rank: int = 1
@@ -123,6 +139,8 @@ class World:
     records: list[tuple[float, str]] = field(default_factory=list)
     """(second, text) for the accounting file."""
     events: list[int] = field(default_factory=list)
+    happened: list[tuple[str, str]] = field(default_factory=list)
+    """(event, job or vnode) for the hooks of OpenPBS."""
     granted: list[Callable[[], None]] = field(default_factory=list)
     """Starts in the background that passed every check: done once their client has its answer."""
     spawn: list[str] = field(default_factory=list)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from tests.unit.torque.emulation.in_memory import QUEUES, Bench
 from tests.unit.torque.emulation.transcript import FIRST_JOB, HOME, State
 from torque_sched.emulation.call import Call
+from torque_sched.emulation.core import VERSIONED
 from torque_sched.emulation.install import gone_answer
-from torque_sched.emulation.server import VERSIONED, version_answer
+from torque_sched.emulation.server import version_answer
 
 _SERVER = {
     "keep_completed": "300",
