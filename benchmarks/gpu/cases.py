@@ -24,8 +24,8 @@ from yarn_accel.client.calls import Call, Tensor
 from yarn_accel.client.client import Client
 from yarn_accel.errors import AccelError, JobError
 from yarn_accel.operations import get
-from yarn_accel.operations.cuda_streams import SMALL_ORDER
 from yarn_accel.operations.linear import RESIDUAL_LIMIT
+from yarn_accel.operations.operation import SMALL_ORDER
 
 Array = Any
 _RATIO = "LAPACK's ratio"

@@ -22,6 +22,7 @@ from tests.integration.pipeline.conftest import credential, start_server  # noqa
 from tests.unit.operations.linear import general
 from yarn_accel.client.calls import Call, Tensor
 from yarn_accel.client.client import Client
+from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.errors import AccelError, RejectedError
 from yarn_accel.pipeline.workers.measuring import PROBLEMS
 
@@ -89,6 +90,23 @@ def test_one_is_copied_in_and_another_out_while_a_third_is_computed(gpu_server, 
             if overlap_of(trace).all_three:
                 return
     pytest.fail("never all three at a time")
+
+
+def test_matrices_above_256_kib_travel_in_packs_and_are_computed_together(gpu_server, credential):
+    server = gpu_server(devices=("cuda:0",))
+    given = [general((200, 200), seed=seed) for seed in range(30)]
+    with Dispatcher([server.endpoint], credential) as dispatcher:
+        dispatcher.outcome(Call("first", "lu", {}, (Tensor.of(given[0]),)))
+        before = server.stats()["done"]
+        work = (Call(f"{i}", "lu", {"form": "separate"}, (Tensor.of(a),), tag=i) for i, a in enumerate(given))
+        found = {call.tag: outcome.arrays() for call, outcome in dispatcher.map(work, pack="auto")}
+    assert server.stats()["done"] - before == 2, "by 26 and 4: 8 MiB hold 26"
+    for i, a in enumerate(given):
+        found_a = found[i]["l"] @ found[i]["u"]
+        rows = np.arange(200)
+        for row, other in enumerate(found[i]["piv"]):
+            rows[[row, other]] = rows[[other, row]]
+        np.testing.assert_allclose(found_a, a[rows], atol=1e-12)
 
 
 def test_two_workers_share_each_gpu(gpu_server, credential):

@@ -61,7 +61,10 @@ from yarn_accel.errors import (
     UnavailableError,
 )
 from yarn_accel.wire import (
+    LARGE_PACK_BYTES,
+    LARGE_PACKS,
     NEED_DATA,
+    PACK_BYTES,
     Busy,
     Cancel,
     Cancelled,
@@ -242,6 +245,11 @@ class Client:
         """Whether the server says that several small calls of this operation may travel as one request."""
         return operation in self._packable
 
+    @property
+    def pack_bytes(self) -> int:
+        """Most inputs of a pack that the server gains from: more where it computes on a GPU."""
+        return self._pack_bytes
+
     # Calls
 
     def call(self, call: Call) -> Reply:
@@ -402,6 +410,7 @@ class Client:
         self.is_draining = False
         self.shared_memory = None
         self._packable: FrozenSet[str] = frozenset()
+        self._pack_bytes = PACK_BYTES
         self._max_request_bytes = 0
         self._last_id = 0
         self._open: Dict[int, _Open] = {}
@@ -424,6 +433,7 @@ class Client:
                 if transport.carrier == "memfd":
                     self.shared_memory = SharedMemory(welcome.max_lent_bytes)
                 self._packable = frozenset(welcome.packable)
+                self._pack_bytes = LARGE_PACK_BYTES if LARGE_PACKS in welcome.capabilities else PACK_BYTES
                 self._max_request_bytes = welcome.max_request_bytes
                 self._transport = transport
                 self._is_over = False

@@ -51,7 +51,8 @@ from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.client.transport import CONNECT_TIMEOUT_S, LOOK_S, LOST_AFTER_S, SILENT_AFTER_S, TIMEOUT_S
 from yarn_accel.errors import AccelError, LocalProtocolError, RejectedError, UnavailableError
 from yarn_accel.operations import OPERATIONS
-from yarn_accel.wire import MAX_DIMENSIONS, Credential, TensorSpec
+from yarn_accel.operations.operation import SMALL_ORDER
+from yarn_accel.wire import LARGE_PACK_BYTES, MAX_DIMENSIONS, PACK_BYTES, Credential, TensorSpec
 
 _T = TypeVar("_T")
 _Settled = Tuple[Call, Outcome]
@@ -66,8 +67,6 @@ _TAKES = 'map takes an iterable of calls, such as `(Call.of("lu", uri) for uri i
 _WINDOWS_AHEAD = 4
 #: Most calls in a pack of automatic size.
 MAX_CALLS = 64
-_LARGEST_ITEM_BYTES = 256 * 1024
-_AUTO_PACK_BYTES = 512 * 1024
 
 
 class Dispatcher:
@@ -209,7 +208,7 @@ class Dispatcher:
             AuthenticationError: every server refuses this credential; waiting would not help.
             RemoteProtocolError: every server has another version of the protocol.
         """
-        source = CallSource(calls, window, ordered, pack, self._takes_stacks)
+        source = CallSource(calls, window, ordered, pack, self._takes_stacks, self._pack_bytes)
         with contextlib.closing(self._answers(source, window)) as answers:
             for call, outcome in answers:
                 yield from source.settle(call, outcome)
@@ -246,6 +245,10 @@ class Dispatcher:
     def _takes_stacks(self, operation: str) -> bool:
         """Whether every server that is connected says so, and there is one."""
         return bool(self._clients) and all(client.takes_stacks(operation) for client in self._clients)
+
+    def _pack_bytes(self) -> int:
+        """Most inputs of a pack that every server that is connected gains from."""
+        return min([client.pack_bytes for client in self._clients], default=PACK_BYTES)
 
     def _submit(self, call: Call) -> None:
         """Take a call; returns when it has left this process, or waits for something else."""
@@ -535,6 +538,7 @@ class CallSource:
         pack: how many small calls of the same form may travel as one request, or "auto".
         takes_stacks: whether the servers say that an operation takes such a pack; asked for those that this
             process does not know.
+        pack_bytes: how many bytes of inputs the servers gain from in one pack.
     """
 
     def __init__(
@@ -544,6 +548,7 @@ class CallSource:
         ordered: bool = False,
         pack: Union[int, str] = 1,
         takes_stacks: Callable[[str], bool] = lambda operation: False,
+        pack_bytes: Callable[[], int] = lambda: PACK_BYTES,
     ) -> None:
         if pack != "auto" and (not isinstance(pack, int) or pack < 1):
             raise LocalProtocolError("pack is {!r}: a number from 1 or 'auto' expected".format(pack))
@@ -551,7 +556,7 @@ class CallSource:
         self._calls = iter(calls)
         self._is_exhausted = False
         self._pack = pack
-        self._takes_stacks = takes_stacks
+        self._takes_stacks, self._pack_bytes = takes_stacks, pack_bytes
         self._pushed_back: Optional[Call] = None
         self._singles: Deque[Call] = collections.deque()
         self._packs: Dict[int, Tuple[Call, Sequence[Call]]] = {}
@@ -571,9 +576,12 @@ class CallSource:
         if self._singles:
             return self._singles.popleft()
         first = self._pull()
-        if first is None or self._pack == 1 or not is_packable(first, self._takes_stacks):
+        if first is None or self._pack == 1:
             return first
-        return self._packed(first)
+        pack_bytes = self._pack_bytes()
+        if not is_packable(first, self._takes_stacks, pack_bytes):
+            return first
+        return self._packed(first, pack_size(first, self._pack, pack_bytes))
 
     def settle(self, call: Call, outcome: Outcome) -> Sequence[_Settled]:
         """Take an answer; returns the calls that it settles, with their outcomes, perhaps none yet."""
@@ -597,9 +605,8 @@ class CallSource:
                 self._order.append(call)
         return call
 
-    def _packed(self, first: Call) -> Call:
+    def _packed(self, first: Call, limit: int) -> Call:
         members = [first]
-        limit = pack_size(first, self._pack)
         while len(members) < limit:
             following = self._pull()
             if following is None:
@@ -648,37 +655,42 @@ class CallSource:
 # Packs
 
 
-def is_packable(call: Call, takes_stacks: Callable[[str], bool]) -> bool:
+def is_packable(call: Call, takes_stacks: Callable[[str], bool], pack_bytes: int = PACK_BYTES) -> bool:
     """Whether a call may travel in a pack: a small one, all by value, of an operation that takes stacks.
 
     Args:
         takes_stacks: whether the servers say so of an operation that this process does not know.
+        pack_bytes: most inputs of a pack; one call has half of that at most, and above half of `PACK_BYTES`
+            only matrices of an order up to `SMALL_ORDER`, which a GPU computes together.
     """
     if call.output_uri or not call.inputs or call.error is not None:
         return False
     operation = OPERATIONS.get(call.operation)
     if not (takes_stacks(call.operation) if operation is None else operation.takes_stacks):
         return False
-    n_bytes = 0
+    n_bytes, largest_side = 0, 0
     for item in call.inputs:
         if type(item) is not Tensor or len(item.spec.shape) >= MAX_DIMENSIONS:
             return False
+        largest_side = max(largest_side, *item.spec.shape[-2:], 0)
         if item.spec.order == "F" and len(item.spec.shape) > 1 and "numpy" not in sys.modules:
             return False
         n_bytes += item.spec.nbytes
-    return 0 < n_bytes <= _LARGEST_ITEM_BYTES
+    most_bytes = (pack_bytes if largest_side <= SMALL_ORDER else PACK_BYTES) // 2
+    return 0 < n_bytes <= most_bytes
 
 
-def pack_size(call: Call, pack: Any) -> int:
+def pack_size(call: Call, pack: Any, pack_bytes: int = PACK_BYTES) -> int:
     """How many calls of this form travel together.
 
     Args:
-        pack: a number, or "auto".
+        pack: a number, which `LARGE_PACK_BYTES` bound, or "auto".
+        pack_bytes: most inputs of a pack of automatic size.
     """
+    n_bytes = max(1, sum(item.spec.nbytes for item in call.inputs if type(item) is Tensor))
     if pack != "auto":
-        return int(pack)
-    n_bytes = sum(item.spec.nbytes for item in call.inputs if type(item) is Tensor)
-    return max(1, min(MAX_CALLS, _AUTO_PACK_BYTES // max(1, n_bytes)))
+        return max(1, min(int(pack), LARGE_PACK_BYTES // n_bytes))
+    return max(1, min(MAX_CALLS, pack_bytes // n_bytes))
 
 
 def same_form(first: Call, other: Call) -> bool:

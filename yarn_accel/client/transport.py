@@ -36,6 +36,7 @@ from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import AccelError, AuthenticationError, RemoteProtocolError, UnavailableError
 from yarn_accel.users import peer_uid
 from yarn_accel.wire import (
+    LARGE_PACKS,
     MEMFD,
     NEED_DATA,
     NONCE_BYTES,
@@ -164,8 +165,8 @@ class Transport:
         self._sending: List[Buffer] = []
         self._to_send: Deque[Iterator[List[Buffer]]] = collections.deque()
         deadline_s = time.monotonic() + connect_timeout_s
-        self._link = _open_link(endpoint, connect_timeout_s, lost_after_s, carriers, tls, job_user)
         self.principal = ""
+        self._link = _open_link(endpoint, connect_timeout_s, lost_after_s, carriers, tls, job_user)
         try:
             self.fileno = self._link.fileno
             self._link.set_timeout(connect_timeout_s)
@@ -481,7 +482,13 @@ def _offered(link: Link, checksums: Optional[Sequence[str]]) -> Sequence[str]:
 def _capabilities(link: Link, carriers: Sequence[str], job_user: Optional[JobUser]) -> Tuple[str, ...]:
     shares_memory = link.carrier == "unix" and "memfd" in carriers and _can_share()
     has_tokens = job_user is not None and job_user.tokens and link.is_known
-    return (PROGRESS, PACKING, *([MEMFD] * shares_memory), *([USER_TOKENS] if has_tokens else ()))
+    return (
+        PROGRESS,
+        PACKING,
+        LARGE_PACKS,
+        *([MEMFD] * shares_memory),
+        *([USER_TOKENS] if has_tokens else ()),
+    )
 
 
 def _can_share() -> bool:

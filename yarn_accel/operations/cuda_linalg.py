@@ -24,7 +24,6 @@ import numpy as np
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations import cuda_source, factorization, linear
 from yarn_accel.operations.cuda_streams import (
-    SMALL_ORDER,
     Item,
     Land,
     addresses,
@@ -42,7 +41,7 @@ from yarn_accel.operations.cuda_streams import (
 from yarn_accel.operations.dense import UNITARY, AtItem, reject_asymmetric, reject_not_finite, spec_of
 from yarn_accel.operations.linear import ProductPlan, row_order
 from yarn_accel.operations.matrices import compute_dtype, factor_form, reply_dtype, sizes, solve_inputs
-from yarn_accel.operations.operation import Outcome, Params, Place, allocate
+from yarn_accel.operations.operation import SMALL_ORDER, Outcome, Params, Place, allocate
 
 Array = Any
 Results = Dict[str, Array]

@@ -22,16 +22,19 @@ import numpy as np
 from yarn_accel.errors import AccelError, RejectedError, StartupError, UnavailableError
 from yarn_accel.operations.dense import LETTERS
 from yarn_accel.operations.gpu_errors import MemoryShortage, MemoryWait, asked_bytes, is_out_of_memory
-from yarn_accel.operations.operation import Outcome, Params, Place
+from yarn_accel.operations.operation import SMALL_ORDER, Outcome, Params, Place
 
 Array = Any
 Item = Tuple[List[Array], Params, Place]
 Land = Callable[[], List[Any]]
 """Waits for a group's computation, starts copying its results out, and returns what became of each item."""
-SMALL_ORDER = 512
 _N_STREAMS = 3
 _MAX_CALLERS = 64
 _MEMORY_POLL_S = 0.05
+_GROUP_BYTES = 256 << 20
+_SHARE_OF_A_GROUP = 16
+"""Inputs of one group: so many bytes at most, and no more than such a part of the memory that this worker may
+take. Three lanes each have one, with results, work space and copies of the layout."""
 _STAGED_BYTES = 1 << 16
 """Smaller arrays are gathered in pinned memory and copied at once: to launch a copy takes as long as this."""
 _T = TypeVar("_T")
@@ -85,7 +88,7 @@ def through_streams(items: Sequence[Item], launch: Callable[[List[Item]], Land])
     flights: List[Tuple[Any, Land]] = []
     outcomes: List[Any] = []
     try:
-        for i, group in enumerate(_groups(items)):
+        for i, group in enumerate(_groups(items, _most_group_bytes())):
             stream = streams[i % _N_STREAMS]
             land = _launched(stream, group, launch)
             if land is None:
@@ -328,11 +331,13 @@ def _launched(stream: Any, group: List[Item], launch: Callable[[List[Item]], Lan
 
 
 def _launched_alone(stream: Any, group: List[Item], launch: Callable[[List[Item]], Land]) -> Land:
-    """The `Land` of a group for which memory was short; where it still is, one that says so for each item."""
+    """The `Land` of a group for which memory was short; where it still is, that of each item by itself."""
     with stream:
         found = attempt(partial(with_memory, partial(launch, group)))
     if isinstance(found, AccelError):
-        return lambda: [found] * len(group)
+        if len(group) == 1:
+            return lambda: [found]
+        return lambda: [_land(stream, _launched_alone(stream, [item], launch))[0] for item in group]
     land: Land = found
     return land
 
@@ -347,7 +352,14 @@ def _streams(caller: int) -> Tuple[Any, ...]:
     return tuple(cupy_module().cuda.Stream(non_blocking=True) for _ in range(_N_STREAMS))
 
 
-def _groups(items: Sequence[Item]) -> Iterator[List[Item]]:
+def _most_group_bytes() -> int:
+    """Inputs of a group on this GPU."""
+    cupy = cupy_module()
+    limit = cupy.get_default_memory_pool().get_limit() or cupy.cuda.runtime.memGetInfo()[1]
+    return min(_GROUP_BYTES, int(limit) // _SHARE_OF_A_GROUP)
+
+
+def _groups(items: Sequence[Item], most_bytes: int) -> Iterator[List[Item]]:
     """Neighbours of one shape, element type, order and parameters together if they are small, else alone."""
 
     def key(numbered: Tuple[int, Item]) -> Tuple[Any, ...]:
@@ -356,5 +368,8 @@ def _groups(items: Sequence[Item]) -> Iterator[List[Item]]:
         looks = [(array.shape, array.dtype.str, array.flags.f_contiguous) for array in arrays]
         return (-1 if is_small else number, looks, sorted(params.items()))
 
-    for _, group in groupby(enumerate(items), key):
-        yield [item for _, item in group]
+    for _, neighbours in groupby(enumerate(items), key):
+        group = [item for _, item in neighbours]
+        n_items = max(1, most_bytes // max(1, sum(array.nbytes for array in group[0][0])))
+        for start in range(0, len(group), n_items):
+            yield group[start : start + n_items]

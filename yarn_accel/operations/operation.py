@@ -18,6 +18,8 @@ from yarn_accel.wire.messages import ALIGNMENT_BYTES
 if TYPE_CHECKING:
     import numpy as np
 
+SMALL_ORDER = 512
+"""Up to this order a GPU computes matrices of several requests by one call."""
 Params = Mapping[str, Any]
 Array = Any
 Place = Callable[[str, Tuple[int, ...], str, str], Array]

@@ -26,6 +26,7 @@ CORES_MAY_SLEEP = -1
 FORMER_NAMES = {"max_lent_bytes": "max_shared_memory_bytes"}
 
 _MIB = 1024 * 1024
+_CPU_BATCH_BYTES, _GPU_BATCH_BYTES = 4 * _MIB, 256 * _MIB
 _SIZES = ("pool_bytes", "queue_bytes", "max_request_bytes", "max_shared_memory_bytes")
 
 
@@ -132,7 +133,9 @@ class PipelineConfig(BaseModel):
     calibration_file: str = Field("", description="where weights are kept; default: the user's cache folder")
     # Batches and queues
     max_batch_size: int = Field(64, ge=1, le=4096, description="small requests computed together")
-    max_batch_bytes: int = Field(4 * _MIB, ge=0, description="inputs of one batch; larger requests go alone")
+    max_batch_bytes: int | None = Field(
+        None, ge=0, description="inputs of one batch; default: 4 MiB on CPU workers, 256 MiB on a GPU"
+    )
     max_queue_delay_us: int = Field(0, ge=0, le=1_000_000, description="wait for a batch to fill")
     read_threads: int = Field(2, ge=1, le=64, description="references read at once")
     write_threads: int = Field(16, ge=1, le=64, description="outputs written to storage at once")
@@ -261,6 +264,7 @@ def machine_settings(
         has_users: requests run as jobs' users, who may use the site's HDFS as it allows them.
     """
     everything = (normalised("/"),) if has_users else ()
+    batch_bytes = config.max_batch_bytes
     tenants = {
         name: TenantSettings(
             tenant.weight,
@@ -279,9 +283,10 @@ def machine_settings(
         reply_cache_age_s=config.reply_cache_age_s,
         max_attempts=config.max_attempts,
         max_batch_size=config.max_batch_size,
-        max_batch_bytes=config.max_batch_bytes,
+        max_batch_bytes=_CPU_BATCH_BYTES if batch_bytes is None else batch_bytes,
         max_queue_delay_s=config.max_queue_delay_us / 1e6,
         lanes={"cuda": N_LANES},
+        batch_bytes={"cuda": _GPU_BATCH_BYTES} if batch_bytes is None else {},
         tenants=tenants,
         users=TenantSettings(read_prefixes=everything, write_prefixes=everything),
     )

@@ -24,6 +24,7 @@ from yarn_accel.pipeline.counters import ConnectionUse
 from yarn_accel.pipeline.loop import READ, WRITE
 from yarn_accel.pipeline.transport import Carrier, ResponseWriter
 from yarn_accel.wire import (
+    LARGE_PACKS,
     MEMFD,
     NEED_DATA,
     NONCE_BYTES,
@@ -145,6 +146,7 @@ class Session:
         active: set[Session],
         refusal: tuple[str, str] | None,
         revoked: RevocationList,
+        has_gpu: bool,
     ) -> None:
         self.record = ConnectionRecord(self)
         self.carrier = carrier
@@ -158,7 +160,12 @@ class Session:
         self._active = active
         self._refusal = refusal
         may_lend = carrier.kind == "unix" and config.max_shared_memory_bytes > 0
-        capabilities = [PROGRESS, PACKING, *([MEMFD] if may_lend else [])]
+        capabilities = [
+            PROGRESS,
+            PACKING,
+            *([LARGE_PACKS] if has_gpu else []),
+            *([MEMFD] if may_lend else []),
+        ]
         if UserTokens in handlers and carrier.kind != "tcp":
             capabilities.append(USER_TOKENS)
         self._connection = _connection(carrier.kind, config, master, capabilities, revoked)

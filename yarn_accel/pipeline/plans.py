@@ -13,9 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from yarn_accel.core.requests.records import ConnectionRecord, Failure, Needs, SegmentRecord, WorkRecord
 from yarn_accel.errors import AccelError, RejectedError, StorageError, UnavailableError
 from yarn_accel.formats import StoredArray, conversions, name_plain_bytes
+from yarn_accel.operations.operation import SMALL_ORDER
 from yarn_accel.pipeline.workers.protocol import Area
 from yarn_accel.uris import split_member
-from yarn_accel.wire import ALIGNMENT_BYTES, RemoteInput, Request, TensorSpec, payload_digest
+from yarn_accel.wire import (
+    ALIGNMENT_BYTES,
+    LARGE_PACK_BYTES,
+    RemoteInput,
+    Request,
+    TensorSpec,
+    payload_digest,
+)
 
 if TYPE_CHECKING:
     from yarn_accel.operations.operation import Operation, Params
@@ -171,6 +179,17 @@ class Plan:
             uris = [item.uri for item in self.references if item.spec is None]
             raise name_plain_bytes(error, uris) from None
 
+    def _goes_with_others(self) -> bool:
+        """Whether computing several such requests by one call can pay: small ones, and a GPU's stacks."""
+        if self.inputs_end <= _BATCHED_BYTES:
+            return True
+        is_stackable = "cuda" in self.kinds and self.operation.takes_stacks
+        return (
+            is_stackable
+            and self.inputs_end <= LARGE_PACK_BYTES
+            and all(max(spec.shape[-2:], default=0) <= SMALL_ORDER for spec in self.specs)
+        )
+
     def _needs(self, request: Request, reads: tuple[str, ...], n_bytes: int, keep_inputs: bool) -> Needs:
         operation, params = self.operation, request.params
         is_known = bool(self.specs) or not self.inputs
@@ -179,7 +198,7 @@ class Plan:
             output_bytes = _output_bytes(operation, self.specs, params, may_overwrite=not keep_inputs)
             specs = operation.computed_specs(self.specs, params)
             amount = operation.flops(specs, params) or operation.bytes_moved(specs, params)
-            if self.inputs_end <= _BATCHED_BYTES:
+            if self._goes_with_others():
                 batch_key = (operation.name, self.specs, self.params_text)
         return Needs(
             operation.name,

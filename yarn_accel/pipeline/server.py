@@ -325,6 +325,7 @@ class PipelineServer:
                 self._active,
                 refusal,
                 self._revoked,
+                "cuda" in self._workers.device_kinds,
             )
             self._engine.sessions[session] = None
         except OSError as error:

@@ -17,8 +17,11 @@ from yarn_accel.wire.connection import (
 )
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential
 from yarn_accel.wire.handshake import (
+    LARGE_PACK_BYTES,
+    LARGE_PACKS,
     MEMFD,
     NONCE_BYTES,
+    PACK_BYTES,
     PACKING,
     PROGRESS,
     PROGRESS_INTERVAL_S,
@@ -66,6 +69,8 @@ __all__ = [
     "ALIGNMENT_BYTES",
     "CHECKSUMS",
     "ITEM_BYTES",
+    "LARGE_PACKS",
+    "LARGE_PACK_BYTES",
     "MAX_DIMENSIONS",
     "MAX_HDFS_TOKENS",
     "MAX_KEY_BYTES",
@@ -73,6 +78,7 @@ __all__ = [
     "NEED_DATA",
     "NONCE_BYTES",
     "PACKING",
+    "PACK_BYTES",
     "PRIORITIES",
     "PROGRESS",
     "PROGRESS_INTERVAL_S",

@@ -63,6 +63,10 @@ MEMFD = "memfd"
 PROGRESS = "progress"
 #: The capability to say which operations take several small calls as one request.
 PACKING = "packing"
+#: The capability to take packs of `LARGE_PACK_BYTES`, from which a GPU gains.
+LARGE_PACKS = "large-packs"
+#: Most inputs of a pack for servers with that capability, and for others.
+LARGE_PACK_BYTES, PACK_BYTES = 8 << 20, 512 << 10
 #: The capability to have requests run as the user whose HDFS tokens the client hands over.
 USER_TOKENS = "user-tokens"
 PROGRESS_INTERVAL_S = 1.0

@@ -8,7 +8,7 @@ from yarn_accel.client.calls import Call, Reply, Tensor
 from yarn_accel.client.dispatch import FALLBACK_DEVICE, Dispatcher
 from yarn_accel.client.dispatch_state import ServersFound
 from yarn_accel.errors import AuthenticationError, RejectedError, StorageError, UnavailableError
-from yarn_accel.wire import TensorSpec
+from yarn_accel.wire import PACK_BYTES, TensorSpec
 from yarn_accel.wire.credential import issue
 
 CREDENTIAL = issue(bytes(32), "alice", 2**40, "k1")
@@ -35,6 +35,7 @@ class ScriptedClient:
 
     has_outgoing = has_answers = False
     carrier = "tcp"
+    pack_bytes = PACK_BYTES
 
     def __init__(self, endpoint, credential, **options):
         self.endpoint = endpoint

@@ -1,6 +1,7 @@
 """Packing, order and forms: many calls as one request, answers apart again, each call its own outcome."""
 
 import itertools
+from itertools import repeat
 
 import pytest
 
@@ -9,7 +10,7 @@ from yarn_accel.client.dispatch import CallSource, is_packable, pack, pack_size,
 from yarn_accel.client.fallback import LocalExecutor
 from yarn_accel.errors import LocalProtocolError, RejectedError, UnavailableError
 from yarn_accel.operations import Operation, Outcome, counts, registry
-from yarn_accel.wire import NamedTensor, TensorSpec
+from yarn_accel.wire import LARGE_PACK_BYTES, PACK_BYTES, NamedTensor, TensorSpec
 from yarn_accel.wire.credential import issue
 
 np = pytest.importorskip("numpy")
@@ -180,6 +181,30 @@ def test_the_automatic_size_is_bounded_by_calls_and_bytes():
     for wrong in (0, "all"):
         with pytest.raises(LocalProtocolError, match="'auto'"):
             CallSource((), 1, pack=wrong)
+
+
+@pytest.mark.parametrize(
+    ("n", "pack_bytes", "size"),
+    [
+        (181, PACK_BYTES, 2),
+        (182, PACK_BYTES, 0),
+        (256, LARGE_PACK_BYTES, 16),
+        (512, LARGE_PACK_BYTES, 4),
+        (513, LARGE_PACK_BYTES, 0),
+    ],
+)
+def test_larger_matrices_travel_in_packs_to_servers_that_compute_them_together(n, pack_bytes, size):
+    call = Call("k", "lu", {}, (np.zeros((n, n)),))
+    assert is_packable(call, lambda name: False, pack_bytes) == bool(size)
+    if size:
+        assert pack_size(call, "auto", pack_bytes) == size
+        source = CallSource(repeat(call, 2 * size), 2, pack="auto", pack_bytes=lambda: pack_bytes)
+        assert [len(each.inputs[0].array()) for each in iter(source.next, None)] == [size, size]
+
+
+def test_no_pack_of_any_size_that_is_asked_for_exceeds_the_bytes():
+    call = Call("k", "lu", {}, (np.zeros((256, 256)),))
+    assert pack_size(call, 1000, LARGE_PACK_BYTES) == LARGE_PACK_BYTES // (8 * 256 * 256)
 
 
 def test_a_tensor_of_the_wrong_length_spoils_no_pack():

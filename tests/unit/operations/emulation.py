@@ -394,12 +394,21 @@ class Codec(types.ModuleType):
         return self._to_device(np.array(Image.open(io.BytesIO(stream.encoded))))
 
 
+class Pool:
+    def get_limit(self):
+        return 1 << 30
+
+
+def get_default_memory_pool():
+    return Pool()
+
+
 def modules():
     """What to put into ``sys.modules`` for the CUDA forms to run."""
     cupy = types.ModuleType("cupy")
     for name in FUNCTIONS:
         setattr(cupy, name, _device(getattr(np, name)))
-    cupy.RawModule, cupy.empty = RawModule, empty
+    cupy.RawModule, cupy.empty, cupy.get_default_memory_pool = RawModule, empty, get_default_memory_pool
     cupy.cuda = types.SimpleNamespace(
         Stream=Stream, Event=Event, runtime=Runtime, get_current_stream=_current_stream
     )

@@ -70,6 +70,24 @@ def test_inputs_lie_aligned_one_behind_the_other_and_areas_are_remembered(plans)
     assert plan.areas(7) == areas
 
 
+@pytest.mark.parametrize(
+    ("kind", "operation", "shape", "is_batched"),
+    [
+        ("cpu", "lu", (362, 362), True),
+        ("cpu", "lu", (512, 512), False),
+        ("cuda", "lu", (512, 512), True),
+        ("cuda", "lu", (4, 512, 512), True),
+        ("cuda", "lu", (5, 512, 512), False),
+        ("cuda", "lu", (513, 513), False),
+        ("cuda", "echo", (512, 512), False),
+    ],
+)
+def test_what_a_gpu_computes_together_may_be_larger(kind, operation, shape, is_batched):
+    plans = Plans(get, normalised, 1 << 30, lambda: (kind,))
+    plan = plans.plan(request(operation, (TensorSpec("<f8", shape),)))
+    assert (plan.needs[0].batch_key is not None) == is_batched
+
+
 def test_inputs_that_must_stay_need_space_for_a_copy_where_the_operation_works_in_place(plans):
     may_change, must_stay = plans.plan(request("qr")).needs
     assert must_stay.output_bytes >= may_change.output_bytes + MATRIX.nbytes

@@ -122,11 +122,20 @@ STAGES: dict[WorkState, str] = {
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """How much may be computed together, and how long an entry may wait for company."""
+    """How much may be computed together, and how long an entry may wait for company.
+
+    Attributes:
+        max_bytes: of inputs, on a device whose kind `kind_bytes` does not name.
+    """
 
     max_size: int
     max_bytes: int
     max_delay_s: float
+    kind_bytes: Mapping[str, int] = field(default_factory=dict)
+
+    def bytes_on(self, kind: str) -> int:
+        """Inputs of one batch on a device of that kind."""
+        return self.kind_bytes.get(kind, self.max_bytes)
 
 
 class QueueEntry:
@@ -189,6 +198,7 @@ class BatchQueue:
         #: Whether no entry waits for others to come.
         self.goes_at_once = is_single or limits.max_delay_s <= 0.0
         self._max_size = 1 if is_single else limits.max_size
+        self._full_bytes = max([limits.bytes_on(kind) for kind in owner.kinds])
         self.n_entries = 0
         self.n_bytes = 0
         #: The serial of the entry under which this queue stands in its owner's heap; -1: it does not.
@@ -225,18 +235,24 @@ class BatchQueue:
     def ready_s(self) -> float:
         """When its first batch is ready: long ago if it is full."""
         limits = self._limits
-        if self.goes_at_once or self.n_entries >= limits.max_size or self.n_bytes >= limits.max_bytes:
+        if self.goes_at_once or self.n_entries >= limits.max_size or self.n_bytes >= self._full_bytes:
             return _LONG_AGO
         head = self.head()
         return head.entered_s + limits.max_delay_s if head is not None else float("inf")
 
-    def take(self, worker: Hashable) -> list[QueueEntry]:
-        """Give the worker the next batch."""
+    def take(self, worker: Hashable, kind: str, memory_bytes: int) -> list[QueueEntry]:
+        """Give the worker the next batch: one entry at least.
+
+        Args:
+            kind: of the worker's device.
+            memory_bytes: bound of what all entries but the first may use.
+        """
         batch: list[QueueEntry] = []
-        n_bytes = 0
+        n_bytes, most_bytes = 0, self._limits.bytes_on(kind)
         while self.n_entries and len(batch) < self._max_size and (entry := self.head()) is not None:
             n_bytes += entry.n_bytes
-            if batch and n_bytes > self._limits.max_bytes:
+            memory_bytes -= entry.memory_bytes
+            if batch and (n_bytes > most_bytes or memory_bytes < 0):
                 break
             heapq.heappop(self._heap)
             entry.is_queued = False

@@ -10,9 +10,10 @@ whose results have nowhere to go (`TenantQueue.used_bytes`) starts nothing; the 
 So a higher priority overtakes, but nothing is overtaken for ever: what has waited longer than 15 steps comes
 before everything new.
 
-**Batches** as in Triton: entries with one `batch_key`, at most `max_batch_size` and `max_batch_bytes`.  A
-full batch goes as soon as a worker is free, another when its first entry has waited `max_queue_delay_s`; with
-0 an idle worker never waits.  A batch never mixes tenants.
+**Batches** as in Triton: entries with one `batch_key`, at most `max_batch_size` and as many bytes as suit the
+kind of device (`batch_bytes`); together they use no more memory than their tenant may.  A full batch goes as
+soon as a worker is free, another when its first entry has waited `max_queue_delay_s`; with 0 an idle worker
+never waits.  A batch never mixes tenants.
 
 **Workers** hold one batch, and one more while the first is expected shorter than `prefetch_below_s`, so that
 a short computation does not wait for the way there and back.  Where a worker computes several at a time
@@ -59,7 +60,10 @@ class Scheduler:
     def __init__(self, settings: MachineSettings) -> None:
         self._settings = settings
         self._limits = BatchLimits(
-            settings.max_batch_size, settings.max_batch_bytes, settings.max_queue_delay_s
+            settings.max_batch_size,
+            settings.max_batch_bytes,
+            settings.max_queue_delay_s,
+            settings.batch_bytes,
         )
         self._now_s = 0.0
         self._serial = 0
@@ -417,7 +421,7 @@ class Scheduler:
         self, worker: WorkerRecord, tenant: TenantQueue, queue: BatchQueue, starts: list[Start]
     ) -> None:
         kind = worker.group.kind
-        entries = queue.take(worker.name)
+        entries = queue.take(worker.name, kind, tenant.bound_bytes - tenant.used_bytes)
         expected_s = 0.0
         for entry in entries:
             self._uncount(tenant, entry)

@@ -39,13 +39,14 @@ class MachineSettings:
         reply_cache_age_s: how long any answer is remembered.
         max_attempts: workers that one request may crash before it fails.
         max_batch_size: requests computed together.
-        max_batch_bytes: inputs of one batch.
+        max_batch_bytes: inputs of one batch, on a device whose kind `batch_bytes` does not name.
         max_queue_delay_s: how long a request waits for others to fill its batch.
         unread_grace_s: a connection that has not moved for so long, and holds memory above the share of its
             tenant, is cut off when another tenant waits for that memory.
         prefetch_below_s: a worker busy for shorter than that gets its next batch ahead.
         priority_step_s: one step of priority counts as so many seconds of earlier arrival.
         lanes: by kind of device, batches that a worker computes at a time; one where none is named.
+        batch_bytes: by kind of device, inputs of one batch.
         tenants: by name; ``*`` is everybody not named.
         users: of users whose own HDFS rights count, where no entry of `tenants` narrows them.
     """
@@ -65,6 +66,7 @@ class MachineSettings:
     prefetch_below_s: float = 0.005
     priority_step_s: float = 10.0
     lanes: Mapping[str, int] = field(default_factory=dict)
+    batch_bytes: Mapping[str, int] = field(default_factory=dict)
     tenants: Mapping[str, TenantSettings] = field(default_factory=dict)
     users: TenantSettings = _UNKNOWN
 

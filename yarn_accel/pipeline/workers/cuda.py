@@ -26,8 +26,9 @@ from yarn_accel.adapters.nvml import load_nvml
 from yarn_accel.core.requests.records import Failure
 from yarn_accel.errors import StartupError
 from yarn_accel.operations import allocate, get
-from yarn_accel.operations.cuda_streams import SMALL_ORDER, set_memory_wait
+from yarn_accel.operations.cuda_streams import set_memory_wait
 from yarn_accel.operations.gpu_errors import Blame, blame_of, driver_fault
+from yarn_accel.operations.operation import SMALL_ORDER
 from yarn_accel.pipeline.workers.execution import MappedSegment, error_of
 from yarn_accel.pipeline.workers.launching import Device
 from yarn_accel.pipeline.workers.measuring import png_of

@@ -13,7 +13,9 @@ from yarn_accel.core.requests.settings import TenantSettings
 _NEVER = float("inf")
 
 
-Item = namedtuple("Item", "id tenant priority batch_key n_bytes expected_s due_s arrived_s")
+Item = namedtuple(
+    "Item", "id tenant priority batch_key n_bytes expected_s due_s arrived_s memory_bytes", defaults=[0]
+)
 
 # What happens
 Arrived = namedtuple("Arrived", "item now_s")
@@ -82,7 +84,7 @@ class Driver:
         tenant = self.scheduler.tenant(item.tenant, self._weight_of(item.tenant))
         tenant.bound_bytes = self._bound_bytes if self.is_open else 0
         entry = QueueEntry(item.id, tenant, item.expected_s, item.arrived_s, item.batch_key, item.n_bytes)
-        entry.priority, entry.due_s = item.priority, item.due_s
+        entry.priority, entry.due_s, entry.memory_bytes = item.priority, item.due_s, item.memory_bytes
         return entry
 
     def start_at_once(self, item, now_s):

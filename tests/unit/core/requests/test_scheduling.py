@@ -157,6 +157,28 @@ def test_a_batch_holds_one_key_of_one_tenant_within_the_bytes():
     assert sorted(drained(driven)) == [(1, 4), (2,), (3,), (5,), (6,), (7,)]
 
 
+def test_a_batch_has_the_bytes_that_suit_the_kind_of_device():
+    driven = Driven(max_batch_bytes=10, batch_bytes={"cuda": 40})
+    for item_id in range(1, 7):
+        driven.arrive(item_id, key="lu", n_bytes=10, cpu=1.0, cuda=1.0)
+    assert driven.up(0, "cuda") == [Run(0, (1, 2, 3, 4))]
+    assert driven.up(1, "cpu") == [Run(1, (5,))]
+
+
+def test_with_delay_a_batch_of_several_kinds_waits_until_it_fills_the_largest():
+    driven = Driven(max_queue_delay_s=0.5, max_batch_bytes=10, batch_bytes={"cuda": 20})
+    driven.up(0, "cuda")
+    assert driven.arrive(1, key="lu", n_bytes=10, cuda=1.0) == [WakeAt(0.5)]
+    assert driven.at(0.1).arrive(2, key="lu", n_bytes=10, cuda=1.0) == [Run(0, (1, 2))]
+
+
+def test_a_batch_uses_no_more_memory_than_its_tenant_may():
+    driven = Driven(queue_bytes=100, max_batch_bytes=1000)
+    for item_id in range(1, 4):
+        driven.arrive(item_id, key="lu", n_bytes=10, memory_bytes=45)
+    assert drained(driven) == [(1, 2), (3,)]
+
+
 def test_with_delay_a_batch_waits_until_full_or_old_enough():
     driven = Driven(max_queue_delay_s=0.5, max_batch_size=3)
     driven.up()
