@@ -15,7 +15,7 @@ from yarn_accel.hadoop.java import HADOOP_VERSION, PROGRAMS, java_argv, main_cla
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.testbed.settings import PLACEHOLDERS, render
 from yarn_accel.testbed.single_node import record_command
-from yarn_accel.testbed.software import ensure_archive, ensure_hadoop
+from yarn_accel.testbed.software import ensure_archive, ensure_hadoop, write_jar_list
 
 CLIENT_HEAP_MIB = 512
 
@@ -103,6 +103,18 @@ def run_command(program: str, arguments: tuple[str, ...]) -> None:
         os.execv(argv[0], argv)
     except OSError as error:
         raise StartupError(f"{argv[0]} cannot be run: {error.strerror}") from error
+
+
+@group.command("list-jars")
+@click.argument("repository", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--version", default=HADOOP_VERSION, show_default=True, help="Of Hadoop.")
+def list_jars_command(repository: Path, version: str) -> None:
+    """List anew the jars that `fetch` takes without Maven (for maintainers, after Maven has fetched them).
+
+    REPOSITORY is Maven's own on this machine, usually ~/.m2/repository.
+    """
+    install = ensure_hadoop(_report, version=version)
+    click.echo(str(write_jar_list(install, repository)))
 
 
 group.add_command(record_command)

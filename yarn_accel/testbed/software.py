@@ -1,8 +1,12 @@
-"""The software of a test bed: Hadoop's jars, fetched by Maven, and a class data archive for every JVM.
+"""The software of a test bed: Hadoop's jars, from Maven's repository, and a class data archive for every JVM.
 
 Maven repositories hold no binary tarball of Hadoop. A generated pom names the direct artifacts, and Maven
-copies them with all they need into one directory. A download goes to a directory of its own, which is renamed
-when it is complete, under a lock. So no process sees half a download, and two commands at once download once.
+copies them with all they need into one directory. That takes Maven up to a minute and a half, one request
+after another. So a list in the folder `jars` names all of them for a version, with their sizes and SHA-256,
+and they are fetched side by side from the repository that this machine's Maven names. Maven does the work
+itself where there is no such list, where its settings name a mirror or a proxy, and where that fails.
+A download goes to a directory of its own, which is renamed when it is complete, under a lock. So no process
+sees half a download, and two commands at once download once.
 
 A JVM maps the class data archive instead of reading and verifying thousands of classes. That halves the start
 of a daemon and more than halves that of a task. The archive is dumped from a class list, which was recorded
@@ -18,18 +22,25 @@ The image of `docker/Dockerfile` is built with this module and the few that it i
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import fcntl
 import gzip
 import hashlib
+import http.client
 import json
 import os
 import shutil
 import tempfile
 import time
+import urllib.request
+import xml.etree.ElementTree as ElementTree
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from yarn_accel.adapters.commands import run, stream
 from yarn_accel.errors import AccelError, StartupError
@@ -71,6 +82,13 @@ ARTIFACTS = (
     "hadoop-mapreduce-client-jobclient",
     "hadoop-mapreduce-client-shuffle",
 )
+
+#: A line per jar: its path in a Maven repository, its bytes, its SHA-256. `write_jar_list` makes one.
+JAR_LISTS = Path(__file__).resolve().parent / "jars"
+N_DOWNLOADS = 8
+DOWNLOAD_TRIES = 3
+DOWNLOAD_TIMEOUT_S = 30
+_PIECE_BYTES = 1 << 16
 
 CLASS_LIST = Path(__file__).resolve().parent / "classes" / f"hadoop-{HADOOP_VERSION}.lst.gz"
 KEPT_ARCHIVES = 2
@@ -160,9 +178,10 @@ def _resolve(home: Path, version: str, environ: Mapping[str, str], report: Repor
     with tempfile.TemporaryDirectory(prefix=".hadoop-", dir=home.parent) as name:
         work = Path(name)
         (work / "pom.xml").write_text(pom_text(version))
-        report(f"Hadoop {version}: resolving its jars with Maven (about 100 MB when none are cached)")
         started_s = time.monotonic()
-        _maven(maven, work, version, environ, report)
+        if not _fetch_listed(Path(maven), work / "lib", version, environ, report):
+            report(f"Hadoop {version}: resolving its jars with Maven (about 100 MB when none are cached)")
+            _maven(maven, work, version, environ, report)
         jars = sorted((work / "lib").glob("*.jar"))
         sizes = {jar.name: jar.stat().st_size for jar in jars}
         if f"hadoop-streaming-{STREAMING_VERSION}.jar" not in sizes:
@@ -229,15 +248,174 @@ class _Progress:
         self._next_s = time.monotonic() + 2
 
     def line(self, text: str) -> None:
-        if "Downloaded from" not in text:
-            return
+        if "Downloaded from" in text:
+            name = text.rsplit("/", 2)[-2:] if "/s)" in text else [text]
+            self.fetched("/".join(name).split(" (")[0].rsplit("/", 1)[-1])
+
+    def fetched(self, name: str) -> None:
         self._n_files += 1
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + 2
-            name = text.rsplit("/", 2)[-2:] if "/s)" in text else [text]
-            last = "/".join(name).split(" (")[0].rsplit("/", 1)[-1]
-            self._report(f"Hadoop {self._version}: {self._n_files} files fetched, last {last}")
+            self._report(f"Hadoop {self._version}: {self._n_files} files fetched, last {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedJar:
+    """A jar that must be this very one.
+
+    Attributes:
+        path: in a Maven repository.
+        n_bytes: its size.
+        sha256: of its content, in hexadecimal.
+    """
+
+    path: str
+    n_bytes: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """Its name in the folder of all jars."""
+        return self.path.rsplit("/", 1)[-1]
+
+    def is_at(self, place: Path) -> bool:
+        """Whether a file is this jar."""
+        try:
+            if place.stat().st_size != self.n_bytes:
+                return False
+            return hashlib.sha256(place.read_bytes()).hexdigest() == self.sha256
+        except OSError:
+            return False
+
+
+def jar_list(version: str) -> list[ListedJar]:
+    """All jars of a version of Hadoop; none where the package has no list of it."""
+    place = JAR_LISTS / f"hadoop-{version}.txt"
+    if not place.exists():
+        return []
+    rows = (line.split() for line in place.read_text(encoding="ascii").splitlines())
+    return [ListedJar(path, int(n_bytes), sha256) for path, n_bytes, sha256 in rows]
+
+
+def write_jar_list(install: HadoopInstall, repository: Path) -> Path:
+    """Write the list of the jars that Maven has fetched, for maintainers when the Hadoop version changes.
+
+    Args:
+        repository: Maven's own, usually ``~/.m2/repository``, which has the same files.
+    """
+    lines = []
+    for name in class_path_names(install.class_path_jar):
+        content = (install.lib_dir / name).read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        path = next(each for each in repository.rglob(name) if each.read_bytes() == content)
+        lines.append(f"{path.relative_to(repository)} {len(content)} {digest}\n")
+    place = JAR_LISTS / f"hadoop-{install.version}.txt"
+    place.write_text("".join(sorted(lines)), encoding="ascii")
+    return place
+
+
+def central_repository(maven: Path, environ: Mapping[str, str]) -> str | None:
+    """The URL that Maven would fetch from; None where its settings, which it alone follows, may differ."""
+    program = maven.resolve().parent.parent
+    own = Path(environ.get("HOME") or Path.home()) / ".m2" / "settings.xml"
+    if own.exists() or environ.get("MAVEN_ARGS") or environ.get("MAVEN_OPTS") or urllib.request.getproxies():
+        return None
+    try:
+        for place in program.glob("conf/settings.xml"):
+            settings = ElementTree.parse(place).getroot()
+            # Maven's own settings have a mirror which does nothing but block.
+            mirrors = [each.findtext("{*}blocked") for each in settings.iterfind("{*}mirrors/{*}mirror")]
+            if set(mirrors) - {"true"} or settings.find("{*}proxies/{*}proxy") is not None:
+                return None
+        (models,) = program.glob("lib/maven-model-builder*.jar")
+        with zipfile.ZipFile(models) as jar:
+            model = ElementTree.fromstring(jar.read("org/apache/maven/model/pom-4.0.0.xml"))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, ElementTree.ParseError):
+        return None
+    url = model.findtext("{*}repositories/{*}repository/{*}url")
+    return url.strip().rstrip("/") if url else None
+
+
+def _fetch_listed(maven: Path, lib: Path, version: str, environ: Mapping[str, str], report: Report) -> bool:
+    """Fetch the jars of the version's list; False, and nothing is left, where that cannot be done."""
+    jars, url = jar_list(version), central_repository(maven, environ)
+    if not jars or url is None:
+        return False
+    kept = Path(environ.get("HOME") or Path.home()) / ".m2" / "repository"
+    n_bytes = sum(jar.n_bytes for jar in jars)
+    report(f"Hadoop {version}: fetching {len(jars)} jars, {n_bytes / 1e6:.0f} MB, {N_DOWNLOADS} at a time")
+    progress = _Progress(report, version)
+    lib.mkdir()
+    # The large ones first, so that none of them is the last one.
+    waiting = collections.deque(sorted(jars, key=lambda jar: -jar.n_bytes))
+
+    def work() -> None:
+        with contextlib.closing(_RepositoryConnection(url)) as connection:
+            while waiting:
+                with contextlib.suppress(IndexError):  # another thread took the last one
+                    jar = waiting.popleft()
+                    if jar.is_at(kept / jar.path):
+                        shutil.copyfile(kept / jar.path, lib / jar.name)
+                    else:
+                        connection.fetch(jar, lib / jar.name)
+                    progress.fetched(jar.name)
+
+    with ThreadPoolExecutor(N_DOWNLOADS) as pool:
+        for done in [pool.submit(work) for _ in range(N_DOWNLOADS)]:
+            try:
+                done.result()
+            except OSError as error:
+                waiting.clear()
+                failure = str(error)
+                break
+        else:
+            return True
+    shutil.rmtree(lib)
+    report(f"Hadoop {version}: {failure}, so Maven tries")
+    return False
+
+
+class _RepositoryConnection:
+    """To a Maven repository: a new one for each of 191 jars would take ten times as long."""
+
+    def __init__(self, url: str) -> None:
+        self._url = urlsplit(url)
+        kind = http.client.HTTPConnection if self._url.scheme == "http" else http.client.HTTPSConnection
+        self._http = kind(self._url.netloc, timeout=DOWNLOAD_TIMEOUT_S)
+
+    def fetch(self, jar: ListedJar, target: Path) -> None:
+        """Download a jar.
+
+        Raises:
+            OSError: the last try failed, or it is another one than the list says.
+        """
+        problem = "its size or SHA-256 is not as listed"
+        for _ in range(DOWNLOAD_TRIES):
+            try:
+                self._try(jar, target)
+            except (OSError, http.client.HTTPException) as error:
+                problem = str(error) or type(error).__name__
+            else:
+                if jar.is_at(target):
+                    return
+            self._http.close()
+        raise OSError(f"{jar.name} cannot be fetched: {problem}")
+
+    def _try(self, jar: ListedJar, target: Path) -> None:
+        self._http.request("GET", f"{self._url.path}/{jar.path}")
+        answer = self._http.getresponse()
+        if answer.status != http.HTTPStatus.OK:
+            raise OSError(f"the repository answers {answer.status} {answer.reason}")
+        n_left = jar.n_bytes + 1
+        with target.open("wb") as file:
+            while n_left and (piece := answer.read(min(n_left, _PIECE_BYTES))):
+                file.write(piece)
+                n_left -= len(piece)
+
+    def close(self) -> None:
+        """End it."""
+        self._http.close()
 
 
 # ---- the class data archive

@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import http.server
 import os
 import shutil
 import sys
+import threading
 import xml.etree.ElementTree as ElementTree
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from yarn_accel.errors import ConfigError, StartupError
-from yarn_accel.hadoop.java import HadoopInstall, cache_dir, class_path_names, write_class_path_jar
+from yarn_accel.hadoop.java import (
+    HADOOP_VERSION,
+    HadoopInstall,
+    cache_dir,
+    class_path_names,
+    write_class_path_jar,
+)
 from yarn_accel.testbed import software
 from yarn_accel.testbed.single_node import merge_class_lists
 from yarn_accel.testbed.software import (
+    ARTIFACTS,
     CLASS_LIST,
+    STREAMING_VERSION,
     archive_key,
     ensure_archive,
     ensure_hadoop,
     find_archive,
+    jar_list,
     pom_text,
+    write_jar_list,
 )
 
 MAVEN = """#!{python}
@@ -101,6 +117,146 @@ def test_a_failed_download_leaves_nothing_and_says_why(machine: dict[str, str]):
     left = [path.name for path in cache_dir(machine).iterdir() if not path.name.endswith(".lock")]
     assert left == []
     assert ensure_hadoop(lambda _: None, machine).n_jars == 2
+
+
+class Repository:
+    """A Maven repository on this machine, which the stand-in of Maven names, and a list of two jars in it."""
+
+    def __init__(self, machine: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.asked: list[str] = []
+        self.paths = [
+            f"org/{name}/1/{name}.jar" for name in ("hadoop-common-3.5.0", "hadoop-streaming-3.4.2")
+        ]
+        asked = self.asked
+
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments, directory=str(folder))
+
+            def do_GET(self) -> None:
+                asked.append(self.path)
+                super().do_GET()
+
+            def log_message(self, *_: Any) -> None:
+                """Print nothing."""
+
+        lines = []
+        for path in self.paths:
+            content = f"listed {path}".encode() * 9999
+            (folder / path).parent.mkdir(parents=True)
+            (folder / path).write_bytes(content)
+            lines.append(f"{path} {len(content)} {hashlib.sha256(content).hexdigest()}\n")
+        (folder / "hadoop-3.5.0.txt").write_text("".join(lines))
+        monkeypatch.setattr(software, "JAR_LISTS", folder)
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever).start()
+        url = f"http://127.0.0.1:{self.server.server_port}"
+        lib = Path(machine["PATH"]).parent / "lib"
+        lib.mkdir()
+        with zipfile.ZipFile(lib / "maven-model-builder-3.8.jar", "w") as jar:
+            model = (
+                f"<project><repositories><repository><url>{url}/</url></repository></repositories></project>"
+            )
+            jar.writestr("org/apache/maven/model/pom-4.0.0.xml", model)
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def repository(
+    machine: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Repository]:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    made = Repository(machine, tmp_path / "repository", monkeypatch)
+    yield made
+    made.close()
+
+
+def test_listed_jars_are_fetched_without_maven(machine: dict[str, str], repository: Repository):
+    kept = Path(machine["HOME"]) / ".m2" / "repository" / repository.paths[0]
+    kept.parent.mkdir(parents=True)
+    shutil.copyfile(repository.folder / repository.paths[0], kept)
+    lines: list[str] = []
+    found = ensure_hadoop(lines.append, machine)
+    assert calls(machine) == 0
+    assert repository.asked == [f"/{repository.paths[1]}"]
+    assert "2 jars" in lines[0]
+    for path in repository.paths:
+        assert (found.lib_dir / Path(path).name).read_bytes() == (repository.folder / path).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("missing", "the repository answers 404"),
+        ("longer", "its size or SHA-256 is not as listed"),
+        ("other", "its size or SHA-256 is not as listed"),
+        ("gone", "cannot be fetched"),
+    ],
+)
+def test_a_jar_that_is_not_as_listed_is_never_used_and_maven_fetches_all(
+    machine: dict[str, str], repository: Repository, damage: str, words: str
+):
+    jar = repository.folder / repository.paths[1]
+    content = jar.read_bytes()
+    if damage == "missing":
+        jar.unlink()
+    elif damage == "longer":
+        jar.write_bytes(content * 2)
+    elif damage == "other":
+        jar.write_bytes(content[::-1])
+    else:
+        repository.server.server_close()
+    lines: list[str] = []
+    found = ensure_hadoop(lines.append, machine)
+    assert calls(machine) == 1
+    assert (found.lib_dir / jar.name).read_bytes() == b"jar of hadoop-streaming-3.4.2"
+    assert [line for line in lines if words in line and "so Maven tries" in line], lines
+
+
+@pytest.mark.parametrize("where", ["settings of the user", "MAVEN_ARGS", "mirror", "proxy", "no list"])
+def test_maven_fetches_where_its_settings_may_name_another_repository(
+    machine: dict[str, str], repository: Repository, where: str
+):
+    if where == "settings of the user":
+        own = Path(machine["HOME"]) / ".m2" / "settings.xml"
+        own.parent.mkdir(parents=True)
+        own.write_text("<settings/>")
+    elif where == "MAVEN_ARGS":
+        machine["MAVEN_ARGS"] = "-s other.xml"
+    elif where == "no list":
+        (repository.folder / "hadoop-3.5.0.txt").unlink()
+    else:
+        settings = Path(machine["PATH"]).parent / "conf" / "settings.xml"
+        settings.parent.mkdir()
+        many = {"mirror": "mirrors", "proxy": "proxies"}[where]
+        settings.write_text(f"<settings><{many}><{where}><url>x</url></{where}></{many}></settings>")
+    ensure_hadoop(lambda _: None, machine)
+    assert calls(machine) == 1
+    assert repository.asked == []
+
+
+def test_a_list_is_made_from_what_maven_has_fetched(machine: dict[str, str], repository: Repository):
+    before = (repository.folder / "hadoop-3.5.0.txt").read_text()
+    install = ensure_hadoop(lambda _: None, machine)
+    (repository.folder / "hadoop-3.5.0.txt").unlink()
+    assert write_jar_list(install, repository.folder) == repository.folder / "hadoop-3.5.0.txt"
+    assert (repository.folder / "hadoop-3.5.0.txt").read_text() == before
+
+
+@pytest.mark.parametrize("version", ["3.3.6", "3.4.2", HADOOP_VERSION])
+def test_a_list_has_what_the_pom_names(version: str):
+    names = {jar.name for jar in jar_list(version)}
+    assert {f"{name}-{version}.jar" for name in ARTIFACTS} <= names
+    assert f"hadoop-streaming-{STREAMING_VERSION}.jar" in names
+    assert len(names) == len(jar_list(version)) > 100
 
 
 def test_versions_lie_beside_each_other(machine: dict[str, str]):
