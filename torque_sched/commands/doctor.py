@@ -21,19 +21,22 @@ from torque_sched.errors import TorqueSchedError
 @click.option(
     "-S", "port", type=click.IntRange(0, 65535), help="Port on which the server sends events. [15004]"
 )
-def doctor(home: Path | None, config_file: Path | None, port: int | None) -> None:
+@click.option("--submit", is_flag=True, help="OpenPBS: submit a held job and delete it, to try the hooks.")
+def doctor(home: Path | None, config_file: Path | None, port: int | None, submit: bool) -> None:
     """Examine commands, rights, versions, clock, names and ports. Exit code 1 when something is wrong.
 
-    Nothing is changed; only pbsnodes and qstat are run.
+    Nothing is changed unless --submit is given; only pbsnodes, qstat and, at OpenPBS, qmgr's list are run.
     """
     from torque_sched.adapters.home import act_as_owner
     from torque_sched.daemon.checks import Level, examine
+    from torque_sched.daemon.openpbs_checks import openpbs_checks
     from torque_sched.daemon.paths import Options, pbs_home
 
     is_wrong = False
     options = Options(pbs_home(home), config_file=config_file, port=port)
     act_as_owner(options.sched_priv)
-    for check in chain(examine(options, notes("doctor")), _troubles(options)):
+    checks = (examine(options, notes("doctor")), openpbs_checks(options, submits=submit), _troubles(options))
+    for check in chain(*checks):
         click.echo(check.line)
         is_wrong = is_wrong or check.level == Level.WRONG
     sys.exit(1 if is_wrong else 0)

@@ -1,4 +1,4 @@
-"""``torque-sched install``: our shim and unit in pbs_sched's place, and back."""
+"""``torque-sched install``: our shim and unit in pbs_sched's place, or OpenPBS's server hook, and back."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 import click
 
 from torque_sched.adapters.home import HIGHEST_TRUSTED_UID
+from torque_sched.batch.openpbs import hook
+from torque_sched.batch.torque.event_port import DEFAULT_PORT
 from torque_sched.daemon.packaging import (
     RECORDS,
     Step,
@@ -48,6 +50,10 @@ _UNITS = Path("/etc/systemd/system")
 @click.option("--no-unit", is_flag=True, help="No systemd unit; only the shim.")
 @click.option("--records", type=_FOLDER, help=f"Where what was done is recorded. [root: {RECORDS}]")
 @click.option("--user", default="root", show_default=True, help="The unit's user: root or an operator.")
+@click.option("--openpbs", is_flag=True, help="OpenPBS's server hook, which wakes the scheduler; no files.")
+@click.option(
+    "--knock", multiple=True, metavar="ADDRESS:PORT", help="Whom the hook wakes. [127.0.0.1, port 15004]"
+)
 def install(
     act: str,
     home: Path | None,
@@ -57,8 +63,16 @@ def install(
     no_unit: bool,
     records: Path | None,
     user: str,
+    openpbs: bool,
+    knock: tuple[str, ...],
 ) -> None:
-    """Put torque-sched in pbs_sched's place. No daemon is stopped or started: that stays with you."""
+    """Put torque-sched in pbs_sched's place. No daemon is stopped or started: that stays with you.
+
+    With --openpbs only the server hook is put in place, or printed; a manager must do it.
+    """
+    if openpbs:
+        _hook(act, knock)
+        return
     place = pbs_home(home)
     record = record_of(place, records)
     try:
@@ -86,6 +100,34 @@ def install(
     except TorqueSchedError as error:
         click.echo(f"torque-sched install: {error}", err=True)
         sys.exit(error.exit_code)
+
+
+def _hook(act: str, knock: tuple[str, ...]) -> None:
+    """The server hook: print it with its qmgr lines, apply it, or take it away."""
+    try:
+        if act == "undo":
+            for line in hook.undo():
+                click.echo(f"qmgr -c '{line}'")
+            return
+        text = hook.hook_text([_address(each) for each in knock or (f"127.0.0.1:{DEFAULT_PORT}",)])
+        if act == "apply":
+            for line in hook.apply(text):
+                click.echo(f"qmgr -c '{line}'")
+            return
+        click.echo(text, nl=False)
+        click.echo(f"# As a manager, with the lines above in {hook.NAME}.py:")
+        for line in hook.qmgr_lines(f"{hook.NAME}.py"):
+            click.echo(f"# qmgr -c '{line}'")
+    except TorqueSchedError as error:
+        click.echo(f"torque-sched install: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+def _address(text: str) -> tuple[str, int]:
+    address, _, port = text.rpartition(":")
+    if not address or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise click.BadParameter(f"{text}: as in 127.0.0.1:15004", param_hint="--knock")
+    return address, int(port)
 
 
 def _next(steps: Sequence[Step], home: Path, user: str) -> Iterator[str]:

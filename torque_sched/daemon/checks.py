@@ -68,15 +68,18 @@ class Check:
         return f"{self.level:7} {self.what}: {self.text}" + (f"; cure: {self.cure}" if self.cure else "")
 
 
-def _ok(what: str, text: str) -> Check:
+def ok(what: str, text: str) -> Check:
+    """What is well."""
     return Check(Level.OK, what, text)
 
 
-def _warning(what: str, text: str, cure: str) -> Check:
+def warning(what: str, text: str, cure: str) -> Check:
+    """What works, but not as it could."""
     return Check(Level.WARNING, what, text, cure)
 
 
-def _wrong(what: str, text: str, cure: str) -> Check:
+def wrong(what: str, text: str, cure: str) -> Check:
+    """What keeps us from scheduling."""
     return Check(Level.WRONG, what, text, cure)
 
 
@@ -88,34 +91,35 @@ def examine(options: Options, note: Callable[[str], None]) -> Iterator[Check]:
         config = read_config(options.config)
         c_files = read_c_files(options.sched_priv, config)
         SettingsInForce(config, c_files)
-        yield _ok("settings", str(options.config or "no file, all defaults"))
+        yield ok("settings", str(options.config or "no file, all defaults"))
     except TorqueSchedError as error:
-        yield _wrong("settings", error.message, error.cure or "see torque-sched check-config")
-    for warning in c_files.warnings:
-        yield _warning("sched_config", warning, "correct the line, or leave it: it has no effect")
+        yield wrong("settings", error.message, error.cure or "see torque-sched check-config")
+    for text in c_files.warnings:
+        yield warning("sched_config", text, "correct the line, or leave it: it has no effect")
     yield _space(options, config)
     yield from _commands(config)
     yield _names(options)
     yield _port(options, config)
-    yield from _cluster(options, config, note)
-    yield transport_check(options, config)
-    yield _dialect(config)
+    openpbs = is_openpbs(config)
+    yield from _cluster(options, config, note, _OPENPBS_CHECKS if openpbs else _SNAPSHOT_CHECKS)
+    if not openpbs:
+        yield transport_check(options, config)
 
 
 def _folder(options: Options) -> Check:
     try:
         if not options.sched_priv.is_dir():
-            return _wrong(
+            return wrong(
                 "PBS home", f"{options.sched_priv} is no folder", "name the home with -d or PBS_HOME"
             )
         check_folder(options.sched_priv)
     except TorqueSchedError as error:
-        return _wrong("PBS home", error.message, error.cure)
+        return wrong("PBS home", error.message, error.cure)
     if not os.access(options.sched_priv, os.W_OK):
-        return _wrong(
+        return wrong(
             "PBS home", f"{options.sched_priv} is not writable for {this_user()}", "chown it to this user"
         )
-    return _ok("PBS home", str(options.home))
+    return ok("PBS home", str(options.home))
 
 
 def _space(options: Options, config: Config) -> Check:
@@ -126,11 +130,11 @@ def _space(options: Options, config: Config) -> Check:
     try:
         free = shutil.disk_usage(folder).free
     except OSError:
-        return _warning("space", f"{folder} cannot be looked at", "name the PBS home with -d")
+        return warning("space", f"{folder} cannot be looked at", "name the PBS home with -d")
     text = f"{free >> 20} MiB free for {folder}"
     if free >= wanted:
-        return _ok("space", text)
-    return _warning(
+        return ok("space", text)
+    return warning(
         "space",
         f"{text}, the journal may take {wanted >> 20}",
         "free some disk space, or lower journal.n_files",
@@ -140,25 +144,23 @@ def _space(options: Options, config: Config) -> Check:
 def _commands(config: Config) -> Iterator[Check]:
     path = command_environment(config.commands).get("PATH")
     if config.commands and not Path(config.commands).is_dir():
-        yield _warning("commands", f"{config.commands} is no folder", "correct `commands`; PATH serves now")
+        yield warning("commands", f"{config.commands} is no folder", "correct `commands`; PATH serves now")
     for name in (*_NEEDED, *_USEFUL):
         found = shutil.which(name, path=path)
         if found:
-            yield _ok(name, found)
+            yield ok(name, found)
         elif name in _NEEDED:
-            yield _wrong(name, "not on PATH", "install Torque's client commands, or set `commands`")
+            yield wrong(name, "not on PATH", "install Torque's client commands, or set `commands`")
         else:
-            yield _warning(name, "not on PATH", "only needed for deleting impossible jobs")
+            yield warning(name, "not on PATH", "only needed for deleting impossible jobs")
 
 
 def _names(options: Options) -> Check:
     host = server_host(options.home)
     found = addresses_of(host)
     if not found:
-        return _warning(
-            "server name", f"{host} has no address", "add it to /etc/hosts or correct server_name"
-        )
-    return _ok("server name", f"{host} is {', '.join(found)}")
+        return warning("server name", f"{host} has no address", "add it to /etc/hosts or correct server_name")
+    return ok("server name", f"{host} is {', '.join(found)}")
 
 
 def _port(options: Options, config: Config) -> Check:
@@ -167,8 +169,8 @@ def _port(options: Options, config: Config) -> Check:
     for address in (*addresses_of(server_host(options.home)), "127.0.0.1"):
         if _is_taken(address, port):
             holder = f"process {owner}" if owner else "some scheduler"
-            return _ok("event port", f"{port} on {address} is held by {holder}")
-    return _warning("event port", f"nobody listens on {port}", "start the scheduler")
+            return ok("event port", f"{port} on {address} is held by {holder}")
+    return warning("event port", f"nobody listens on {port}", "start the scheduler")
 
 
 def _is_taken(address: str, port: int) -> bool:
@@ -183,21 +185,26 @@ def _is_taken(address: str, port: int) -> bool:
     return False
 
 
-def _cluster(options: Options, config: Config, note: Callable[[str], None]) -> Iterator[Check]:
+def _cluster(
+    options: Options,
+    config: Config,
+    note: Callable[[str], None],
+    checks: tuple[Callable[[Look], Check], ...],
+) -> Iterator[Check]:
     try:
         look = look_once(config.server(options.home), note)
     except TorqueSchedError as error:
-        yield _wrong("snapshot", error.message, error.cure.replace("USER@HOST", this_user()))
+        yield wrong("snapshot", error.message, error.cure.replace("USER@HOST", this_user()))
         return
     snapshot = look.snapshot
-    yield _ok(
+    yield ok(
         "snapshot",
         f"{len(snapshot.nodes)} nodes, {len(snapshot.jobs)} jobs, {len(snapshot.queues)} queues in "
         f"{look.query_s:.2f} s",
     )
     for problem in look.problems[:5]:
-        yield _warning("record", problem.message, problem.cure)
-    for check in _SNAPSHOT_CHECKS:
+        yield warning("record", problem.message, problem.cure)
+    for check in checks:
         yield check(look)
     yield from avoided_nodes(snapshot)
     yield from _unknown_nodes(options.home / "server_priv" / "nodes", look)
@@ -209,18 +216,18 @@ def _cluster(options: Options, config: Config, note: Callable[[str], None]) -> I
 def transport_check(options: Options, config: Config) -> Check:
     """Whether Torque's own protocol would be used, by the comparison the daemon makes at its start."""
     if config.transport == "commands":
-        return _ok("transport", "commands, as the settings say")
+        return ok("transport", "commands, as the settings say")
     try:
         found = asyncio.run(_compared(options, config))
     except SnapshotError as error:
-        return _warning("transport", f"not compared: {error.message}", error.cure)
+        return warning("transport", f"not compared: {error.message}", error.cure)
     except TorqueSchedError as error:
         return _without_protocol(config, error.message, error.cure)
     if found:
         what = in_words(found, with_values=True)
         cure = "if qmgr and qstat -f by hand show the protocol's value, set transport: native; report it"
         return _without_protocol(config, f"its look differs from the commands': {what}", cure)
-    return _ok("transport", "the batch protocol; its look agrees with the commands'")
+    return ok("transport", "the batch protocol; its look agrees with the commands'")
 
 
 async def _compared(options: Options, config: Config) -> Differences:
@@ -235,8 +242,8 @@ async def _compared(options: Options, config: Config) -> Differences:
 
 def _without_protocol(config: Config, why: str, cure: str) -> Check:
     if config.transport == "native":
-        return _wrong("transport", f"not by the batch protocol: {why}", cure)
-    return _warning("transport", f"commands: {why}", f"it works, only slower; {cure}")
+        return wrong("transport", f"not by the batch protocol: {why}", cure)
+    return warning("transport", f"commands: {why}", f"it works, only slower; {cure}")
 
 
 def _version(look: Look) -> Check:
@@ -244,16 +251,16 @@ def _version(look: Look) -> Check:
     first = look.outputs["jobs"].lstrip()[:1]
     form = {b"<": ", jobs as XML", b"": ""}.get(first, ", jobs as text")  # none: it has no jobs to show
     if version.startswith(_TESTED):
-        return _ok("version", f"Torque {version}{form}")
-    return _warning(
+        return ok("version", f"Torque {version}{form}")
+    return warning(
         "version", f"{version or 'unknown'}; tried with {', '.join(_TESTED)}", "watch it for a day"
     )
 
 
 def _scheduling(look: Look) -> Check:
     if look.snapshot.server.scheduling:
-        return _ok("scheduling", "on")
-    return _warning("scheduling", "off: nothing is started", "qmgr -c 'set server scheduling = True'")
+        return ok("scheduling", "on")
+    return warning("scheduling", "off: nothing is started", "qmgr -c 'set server scheduling = True'")
 
 
 def _keep_completed(look: Look) -> Check:
@@ -263,8 +270,8 @@ def _keep_completed(look: Look) -> Check:
     kept = [queue.keep_completed_s for queue in look.snapshot.queues]
     shortest = min([of_server_s, *(each for each in kept if each is not None)])
     if shortest >= _LEARNS_AT_S:
-        return _ok("keep_completed", f"{shortest:.0f} s")
-    return _warning(
+        return ok("keep_completed", f"{shortest:.0f} s")
+    return warning(
         "keep_completed", f"{shortest:.0f} s: jobs that end are gone before they are learned from",
         "qmgr -c 'set server keep_completed = 300' (or let us read the accounting)",
     )  # fmt: skip
@@ -273,20 +280,20 @@ def _keep_completed(look: Look) -> Check:
 def _clock(look: Look) -> Check:
     seen = [node.status.rectime_s for node in look.snapshot.nodes if node.status and node.status.rectime_s]
     if not seen:
-        return _warning("clock", "no node has reported yet", "are the moms running?")
+        return warning("clock", "no node has reported yet", "are the moms running?")
     if look.clock_text:
-        return _warning("clock", look.clock_text, "run chrony or ntpd on both")
-    return _ok("clock", f"newest report {look.snapshot.now_s - max(seen):.0f} s old")
+        return warning("clock", look.clock_text, "run chrony or ntpd on both")
+    return ok("clock", f"newest report {look.snapshot.now_s - max(seen):.0f} s old")
 
 
 def _nodes(look: Look) -> Check:
     up = [node for node in look.snapshot.nodes if node.is_up]
     if not up:
-        return _wrong("nodes", "none is up", "see pbsnodes -l")
+        return wrong("nodes", "none is up", "see pbsnodes -l")
     if len(up) < len(look.snapshot.nodes):
         down = [node.name for node in look.snapshot.nodes if not node.is_up]
-        return _warning("nodes", f"{len(down)} not usable ({', '.join(down[:5])} ...)", "see pbsnodes -ln")
-    return _ok("nodes", f"all {len(up)} up")
+        return warning("nodes", f"{len(down)} not usable ({', '.join(down[:5])} ...)", "see pbsnodes -ln")
+    return ok("nodes", f"all {len(up)} up")
 
 
 def avoided_nodes(snapshot: Snapshot) -> Iterator[Check]:
@@ -296,7 +303,7 @@ def avoided_nodes(snapshot: Snapshot) -> Iterator[Check]:
         age_s = snapshot.now_s - at_s if at_s else math.inf
         if node.states != {NodeState.DOWN} or age_s > _REPORTS_S:
             continue
-        yield _warning(
+        yield warning(
             "nodes", f"{node.name} is down for the server, though its mom reported {age_s:.0f} s ago: after "
             "three failed calls the server leaves a node alone for 300 s",
             f"is its mom up? then qmgr -c 'set node {node.name} state = free'",
@@ -313,7 +320,7 @@ def _unknown_nodes(path: Path, look: Look) -> Iterator[Check]:
     known = {str(node.name) for node in look.snapshot.nodes}
     missing = [name for name in named if name not in known and "[" not in name]
     if missing:
-        yield _warning(
+        yield warning(
             "nodes file", f"the server does not have {', '.join(missing[:5])}, which {path} names",
             "has each name an address (DNS, /etc/hosts)? then restart pbs_server",
         )  # fmt: skip
@@ -323,8 +330,8 @@ def _gpus(look: Look) -> Check:
     with_gpus = [node for node in look.snapshot.nodes if node.gpus]
     silent = [node.name for node in with_gpus if node.gpu_report is None and not _varattr(node)]
     if not silent:
-        return _ok("GPUs", f"{sum(node.gpus for node in with_gpus)} on {len(with_gpus)} nodes")
-    return _warning(
+        return ok("GPUs", f"{sum(node.gpus for node in with_gpus)} on {len(with_gpus)} nodes")
+    return warning(
         "GPUs", f"{len(silent)} nodes with GPUs report no use of them ({', '.join(silent[:5])})",
         "install the sampler there, or a mom built with NVML",
     )  # fmt: skip
@@ -339,16 +346,17 @@ def _hidden(look: Look) -> Check:
     server = look.snapshot.server
     counted = sum(server.state_count.values())
     if len(look.snapshot.jobs) < counted:
-        return _warning(
+        return warning(
             "jobs seen", f"{len(look.snapshot.jobs)} of the {counted} the server counts",
             "make this user an operator, or set server query_other_jobs = True",
         )  # fmt: skip
-    return _ok("jobs seen", "all the server counts")
+    return ok("jobs seen", "all the server counts")
 
 
 _SNAPSHOT_CHECKS: tuple[Callable[[Look], Check], ...] = (
     _version, _scheduling, _hidden, _keep_completed, _clock, _nodes, _gpus,
 )  # fmt: skip
+_OPENPBS_CHECKS: tuple[Callable[[Look], Check], ...] = (_scheduling, _hidden, _nodes)
 
 
 def rights(server: Server, user: str, *, is_root_there: bool) -> Check:
@@ -361,12 +369,12 @@ def rights(server: Server, user: str, *, is_root_there: bool) -> Check:
     """
     me, _, host = user.partition("@")
     if is_root_there:
-        return _ok("rights", "root on the server's host is a manager, whoever else is named")
+        return ok("rights", "root on the server's host is a manager, whoever else is named")
     names = {f"{me}@{each}" for each in (host, host.split(".")[0], server.name)} | {f"{me}@*"}
     listed = (*server.managers, *server.operators)
     if any(each in names or (each.startswith(f"{me}@*") and each != f"{me}@") for each in listed):
-        return _ok("rights", f"{me} is a manager or operator")
-    return _warning(
+        return ok("rights", f"{me} is a manager or operator")
+    return warning(
         "rights", f"{user} is named neither as manager nor as operator",
         f"qmgr -c 'set server operators += {user}'",
     )  # fmt: skip
@@ -381,18 +389,11 @@ def _is_here(host: str) -> bool:
     return False
 
 
-def _dialect(config: Config) -> Check:
-    never = "OpenPBS's parser and command lines were never run against a real one"
-    if _is_openpbs(config):
-        return _wrong("dialect", never, "with OpenPBS or PBS Professional stay with their own scheduler")
-    return _ok("dialect", f"Torque's commands ({never})")
-
-
-def _is_openpbs(config: Config) -> bool:
-    """OpenPBS answers ``pbsnodes --version`` with its own version; Torque has no such answer."""
+def is_openpbs(config: Config) -> bool:
+    """OpenPBS answers ``qstat --version`` with ``pbs_version = ...``, Torque with ``Version: ...``."""
     try:
         commands = Commands(command_environment(config.commands))
         done = asyncio.run(commands.run(("qstat", "--version"), 5.0))
     except TorqueSchedError:
         return False
-    return b"pbs_version" in done.stdout + done.stderr or b"OpenPBS" in done.stdout + done.stderr
+    return b"pbs_version" in done.stdout + done.stderr

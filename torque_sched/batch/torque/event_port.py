@@ -1,5 +1,7 @@
 """The port pbs_server knocks at: four bytes that say what happened, and the connection is closed.
 
+OpenPBS's server hook sends a datagram to the same port instead (`batch.openpbs.hook`); it can only wake.
+
 Who may knock is decided as the C daemon does it: from a privileged port this host and the hosts of
 ``$clienthost`` lines; from any other port only the hosts of ``$restricted`` lines.
 """
@@ -18,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from torque_sched.adapters.waiting import within
+from torque_sched.batch.openpbs.hook import EVENTS, GREETING, LONGEST_KNOCK
 from torque_sched.batch.system import EventSource
 from torque_sched.errors import ConfigError, StartupError
 
@@ -76,17 +79,22 @@ class Callers:
     def refusal(self, address: str, port: int, own: frozenset[str]) -> str:
         """Why this caller is not heard, in the C daemon's words; empty when it is."""
         if port >= _PRIVILEGED:
-            if self.restricted and any(
-                fnmatch.fnmatchcase(name, each) for name in _names(address) for each in self.restricted
-            ):
+            if self._is_restricted(address):
                 return ""
             return f"{address} on port {port} non-reserved port"
         if address in own or address in self.client_hosts or address.startswith("127."):
             return ""
         return f"{address} unauthorized host"
 
+    def may_wake(self, address: str, own: frozenset[str]) -> bool:
+        """Whether a datagram from there is heard: from this host, a client host or a restricted one."""
+        known = address in own or address in self.client_hosts or address.startswith("127.")
+        return known or self._is_restricted(address)
+
     def _is_restricted(self, address: str) -> bool:
-        return any(fnmatch.fnmatchcase(name, each) for name in _names(address) for each in self.restricted)
+        return bool(self.restricted) and any(
+            fnmatch.fnmatchcase(name, each) for name in _names(address) for each in self.restricted
+        )
 
 
 def parse_callers(text: str, place: str) -> Callers:
@@ -156,6 +164,16 @@ def bind_all(addresses: Sequence[str], port: int) -> list[socket.socket]:
     return made
 
 
+class _Knocks(asyncio.DatagramProtocol):
+    """Hands on who sent a datagram, and what."""
+
+    def __init__(self, heard: Callable[[bytes, str], None]) -> None:
+        self._heard = heard
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        self._heard(data, str(addr[0]))
+
+
 class EventPort(EventSource):
     """Takes calls on listening sockets and hands their commands over.
 
@@ -176,6 +194,7 @@ class EventPort(EventSource):
         self.callers = callers
         self._on_command = on_command
         self._servers: list[asyncio.AbstractServer] = []
+        self._datagrams: list[asyncio.BaseTransport] = []
         self.n_events = 0
         self.n_refused = 0
 
@@ -183,12 +202,37 @@ class EventPort(EventSource):
         """Begin to listen."""
         for each in self._listeners:
             self._servers.append(await asyncio.start_server(self._serve, sock=each))
+            address, port = each.getsockname()[:2]
+            try:
+                transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+                    lambda: _Knocks(self._knocked), local_addr=(address, port)
+                )
+            except OSError as error:
+                logger.warning("UDP %s port %d: %s; OpenPBS's hook is not heard", address, port, error)
+                continue
+            self._datagrams.append(transport)
 
     async def stop(self) -> None:
         """Close all sockets."""
+        for transport in self._datagrams:
+            transport.close()
+        self._datagrams.clear()
         for server in self._servers:
             server.close()
         self._servers.clear()
+
+    def _knocked(self, data: bytes, address: str) -> None:
+        """A datagram of the hook; whatever else arrives is dropped without a word."""
+        word = data[len(GREETING) : LONGEST_KNOCK].decode("ascii", "replace")
+        if (
+            not data.startswith(GREETING)
+            or word not in EVENTS
+            or not self.callers.may_wake(address, self._own)
+        ):
+            self.n_refused += 1
+            return
+        self.n_events += 1
+        self._on_command(SchedCommand.TERM if word == "jobobit" else SchedCommand.NEW)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

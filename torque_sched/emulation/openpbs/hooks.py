@@ -45,9 +45,11 @@ def _module(event: str, key: str, requestor: str) -> types.ModuleType:
 
     codes = {name.upper(): number for number, name in enumerate(EVENTS)}
     job = types.SimpleNamespace(id=key) if event != "modifyvnode" else None
-    vnode = types.SimpleNamespace(name=key) if event == "modifyvnode" else None
+    name, _, states = key.partition(" ")
+    before, _, after = (states or "0->0").partition("->")
+    vnode, vnode_o = (types.SimpleNamespace(name=name, state=int(state)) for state in (after, before))
     found = types.SimpleNamespace(
-        type=codes[event.upper()], requestor=requestor, job=job, vnode=vnode, vnode_o=vnode, accept=leave,
+        type=codes[event.upper()], requestor=requestor, job=job, vnode=vnode, vnode_o=vnode_o, accept=leave,
         reject=leave, hook_name="hook",
     )  # fmt: skip
     vars(pbs).update(codes, event=lambda: found, logmsg=say, LOG_DEBUG=1, LOG_WARNING=2, LOG_ERROR=3)

@@ -416,7 +416,8 @@ def follow_mom(world: World, node: EmulatedNode) -> None:
         for job in [world.jobs[name] for name in world.jobs_on(node.name)]:
             if job.state == "R" and job.substate == STARTING:
                 world.due(world.now_s, "begin", job.id)
-    world.happened.append(("modifyvnode", node.name))
+    change = "2->0" if node.mom == "up" else "0->2"
+    world.happened.append(("modifyvnode", f"{node.name} {change}"))
 
 
 def is_exclusive(job: EmulatedJob, node: EmulatedNode) -> bool:

@@ -174,11 +174,11 @@ def _set_node(world: World, node: EmulatedNode, attributes: dict[str, str]) -> N
     """What a vnode's attributes mean for the emulation."""
     state = attributes.pop("state", None)
     if state is not None:
+        world.happened.append(("modifyvnode", f"{node.name} {int(node.offline)}->{int(state == 'offline')}"))
         node.offline = state == "offline"
         attributes["last_state_change_time"] = str(int(world.now_s))
     node.np = int(attributes.get("resources_available.ncpus", "1"))
     world.resize_node(node)
-    world.happened.append(("modifyvnode", node.name))
 
 
 def _import(world: World, call: Call, name: str, rest: str) -> None:

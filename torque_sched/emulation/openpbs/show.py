@@ -191,6 +191,8 @@ def _change(world: World, call: Call, options: Options) -> Answer:
             answer.code = 1
             continue
         if options.has("o") or options.has("r"):
+            change = "0->1" if options.has("o") else "1->0"
+            world.happened.append(("modifyvnode", f"{word} {change}"))
             node.offline = options.has("o")
             node.attributes["last_state_change_time"] = str(int(world.now_s))
         if options.has("C"):
@@ -198,7 +200,6 @@ def _change(world: World, call: Call, options: Options) -> Answer:
             if not options.last("C"):
                 del node.attributes["comment"]
         world.touch_node(word)
-        world.happened.append(("modifyvnode", word))
     return answer
 
 
