@@ -296,7 +296,9 @@ class LaunchConfig(BaseModel):
         # Neither cores nor GPUs of the nodes are known here: what the container asks for is what it gets.
         n_devices = int(self.server.devices) if self.server.devices.isdecimal() else 0
         n_gpus = self.server.gpus if isinstance(self.server.gpus, int) else 0
-        n_workers = max(server.workers, max(n_gpus, n_devices) * server.workers_per_gpu)
+        n_on_gpus = max(n_gpus, n_devices) * server.workers_per_gpu
+        n_beside = min(n_on_gpus * server.cpu_workers_per_gpu_worker, server.workers)
+        n_workers = max(server.workers, n_on_gpus + n_beside)
         # A worker keeps what it has touched mapped, so in time each has every buffer in its resident set
         # (72 LU of 18 MB, 2 workers: 1177 MiB resident in all, 553 MiB real).  A standby has none yet.
         n_counted = 1 + n_workers if self.server.buffers_counted == "per_process" else 1

@@ -170,7 +170,9 @@ def parse_stats(text: str) -> dict[str, Any]:
     figures = {figure: value for figure, value in figures.items() if value is not None}
     workers = stats.get("workers")
     if isinstance(workers, list):
-        states = [each.get("state") for each in workers if isinstance(each, dict)]
+        # Beside GPUs there may be CPUs for the few operations that have no form for these.
+        workers = [each for each in workers if isinstance(each, dict) and not each.get("is_for_rest")]
+        states = [each.get("state") for each in workers]
         figures["workers"] = float(len(states))
         figures["computing_workers"] = float(sum(state not in _NOT_AT_WORK for state in states))
         figures["computes_on"] = _computes_on(workers)

@@ -101,9 +101,14 @@ class PipelineConfig(BaseModel):
     # Workers
     workers: int = Field(0, ge=0, le=256, description="CPU worker processes; 0: one per core group")
     cores_per_worker: int = Field(1, ge=1, le=256, description="cores (and BLAS threads) of a CPU worker")
-    devices: tuple[str, ...] = Field(("auto",), description="cpu, cuda:0, ...; auto: every GPU, else cpu")
+    devices: tuple[str, ...] = Field(
+        ("auto",), description="cpu, cuda:0, ...; auto: every GPU and CPU workers beside it, else cpu"
+    )
     workers_per_gpu: int = Field(
         1, ge=1, le=16, description="worker processes that share one GPU or MIG part"
+    )
+    cpu_workers_per_gpu_worker: int = Field(
+        1, ge=0, le=16, description="beside each GPU worker of auto, for operations without a CUDA form"
     )
     standby_workers: int = Field(1, ge=0, le=8, description="idle processes that replace lost ones at once")
     pin_workers: bool = Field(True, description="bind each CPU worker to its core group")

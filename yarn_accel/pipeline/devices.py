@@ -49,7 +49,8 @@ _GPU_NAME = re.compile(r"cuda:\d+(:\d+)?")
 def find_devices(config: PipelineConfig, environ: Mapping[str, str] | None = None) -> tuple[Device, ...]:
     """The devices of a server, one for each worker it shall have.
 
-    ``auto`` is every GPU that can be used, else the CPU.
+    ``auto`` is every GPU that can be used, with CPU workers beside it for operations without a CUDA form,
+    else the CPU.
 
     Args:
         config: its `devices`.
@@ -63,7 +64,8 @@ def find_devices(config: PipelineConfig, environ: Mapping[str, str] | None = Non
     found: list[Device] = []
     for name in config.devices:
         if name == "auto":
-            found += config.workers_per_gpu * gpus.usable() or _cpus(config)
+            on_gpus = config.workers_per_gpu * gpus.usable()
+            found += [*on_gpus, *_beside(on_gpus, config)] if on_gpus else _cpus(config)
         elif name == "cpu":
             found += _cpus(config)
         elif _GPU_NAME.fullmatch(name):
@@ -77,6 +79,12 @@ def find_devices(config: PipelineConfig, environ: Mapping[str, str] | None = Non
         )
     n_sharing = Counter(device.name for device in found)
     return tuple(replace(device, n_sharing=n_sharing[device.name]) for device in found)
+
+
+def _beside(on_gpus: Sequence[Device], config: PipelineConfig) -> list[Device]:
+    """CPU workers for what has no form for GPUs, no more of them than there would be without GPUs."""
+    n_workers = min(len(on_gpus) * config.cpu_workers_per_gpu_worker, config.n_workers)
+    return [Device("cpu", "cpu", is_for_rest=True)] * n_workers
 
 
 def _cpus(config: PipelineConfig) -> list[Device]:

@@ -116,7 +116,8 @@ class RequestEngine:
         sessions: the open connections.
         session_handlers: by type of message, what is done about it.
         on_drained: called when a drain is over.
-        device_kinds: what there is to compute on; set before anything else is called.
+        device_kinds: what there is to compute on; set before anything else is called, as is the next.
+        rest_kinds: what computes operations that have a form for none of these.
         can_compute: whether a worker has started.
         n_done: requests answered with a result so far.
         add_up_use: takes connections, some or all, for accounting.
@@ -150,6 +151,7 @@ class RequestEngine:
         self.on_drained: Callable[[], None] = _nothing
         self.add_up_use: Callable[[Iterable[Session]], None] = lambda sessions: None
         self.device_kinds: tuple[str, ...] = ()
+        self.rest_kinds: tuple[str, ...] = ()
         self.can_compute = False
         self.n_done = 0
         self._config = config
@@ -161,7 +163,11 @@ class RequestEngine:
         self._trace = trace
         self._normalised = filesystem.normalised
         self._plans = Plans(
-            find_operation, self._normalised, config.max_request_bytes, lambda: self.device_kinds
+            find_operation,
+            self._normalised,
+            config.max_request_bytes,
+            lambda: self.device_kinds,
+            lambda: self.rest_kinds,
         )
         self._answers: dict[int, _Answer] = {}
         self._events: collections.deque[event.Event] = collections.deque()
@@ -388,7 +394,7 @@ class RequestEngine:
     def worker_started(self, process: WorkerProcess, device: str, kind: str) -> None:
         """A worker takes jobs from now on."""
         logger.info("worker %d computes on %s", process.worker, device)
-        self.can_compute = True
+        self.can_compute |= kind in self.device_kinds
         self.feed(event.WorkerStarted(process, kind, time.monotonic()))
 
     def worker_done(self, process: WorkerProcess, answers: list[JobDone]) -> None:

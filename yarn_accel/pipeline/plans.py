@@ -223,6 +223,7 @@ class Plans:
         normalised: a URI as the rights are written; raises `RejectedError` for what is none.
         max_request_bytes: largest inputs of one request.
         device_kinds: what there is to compute on.
+        rest_kinds: what computes operations that have a form for none of these.
     """
 
     def __init__(
@@ -231,11 +232,13 @@ class Plans:
         normalised: Callable[[str], str],
         max_request_bytes: int,
         device_kinds: Callable[[], tuple[str, ...]],
+        rest_kinds: Callable[[], tuple[str, ...]],
     ) -> None:
         self._find_operation = find_operation
         self._normalised = normalised
         self._max_request_bytes = max_request_bytes
         self._device_kinds = device_kinds
+        self._rest_kinds = rest_kinds
         self._known: dict[tuple[str, str, tuple[_Input, ...]], Plan] = {}
 
     def plan(self, request: Request) -> Plan:
@@ -270,9 +273,9 @@ class Plans:
         return Plan(plan.operation, request, files, plan.needs[0].reads, plan.kinds)
 
     def _kinds(self, operation: Operation) -> tuple[str, ...]:
-        """The devices for which it has a form; where there are none of them, all: they run the CPU's."""
+        """The devices for which it has a form; where there are none of them, those for the rest."""
         kinds = self._device_kinds()
-        return tuple([kind for kind in operation.forms or ("cpu",) if kind in kinds]) or kinds
+        return tuple([kind for kind in operation.forms or ("cpu",) if kind in kinds]) or self._rest_kinds()
 
 
 def _output_bytes(

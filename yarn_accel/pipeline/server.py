@@ -128,6 +128,7 @@ class PipelineServer:
             config, self.loop, self._buffers.by_id.__getitem__, self._engine, first
         )
         self._engine.device_kinds = self._workers.device_kinds
+        self._engine.rest_kinds = self._workers.rest_kinds
         self._active: set[Session] = set()
         self._is_draining = False
         self._is_closed = False

@@ -119,8 +119,15 @@ class WorkerSupervisor:
 
     @property
     def device_kinds(self) -> tuple[str, ...]:
-        """The kinds of devices that workers compute on."""
-        return tuple(dict.fromkeys([slot.device.kind for slot in self._slots]))
+        """The kinds of devices that workers compute on, but of those for what has no form for these."""
+        kinds = [slot.device.kind for slot in self._slots if not slot.device.is_for_rest]
+        return tuple(dict.fromkeys(kinds))
+
+    @property
+    def rest_kinds(self) -> tuple[str, ...]:
+        """The kinds that compute what has a form for none of `device_kinds`."""
+        is_any = any(slot.device.is_for_rest for slot in self._slots)
+        return ("cpu",) if is_any else self.device_kinds
 
     @property
     def start_fault(self) -> str:
@@ -286,7 +293,7 @@ class WorkerSupervisor:
     def _open(self, slot: Slot, process: WorkerProcess) -> None:
         process.is_open = True
         self._engine.worker_started(process, slot.device.name, slot.device.kind)
-        if self._calibration is not None:
+        if self._calibration is not None and not slot.device.is_for_rest:
             self._calibration.welcome(slot.device, process.versions)
 
     def _bury_soon(self, process: WorkerProcess, ended_s: float) -> None:
@@ -463,6 +470,7 @@ def slot_facts(
         "slot": slot.index,
         "device": slot.device.name,
         "device_kind": slot.device.kind,
+        "is_for_rest": slot.device.is_for_rest,
         "affinity": list(slot.device.cores),
         "n_lost": slot.n_lost,
         "last_fault": slot.device.fault or slot.last_fault or start_fault,
@@ -470,12 +478,12 @@ def slot_facts(
     if process is None:
         state = "absent" if slot.device.fault else "quarantined" if slot.is_resting else "starting"
         return {"worker": -1, "pid": 0, "state": state, "busy_s": 0.0, "n_jobs": 0, "rss_bytes": 0, **facts}
-    since_s, now_s = process.busy_since_s(), time.monotonic()
+    now_s = time.monotonic()
     return {
         "worker": process.worker,
         "pid": process.pid,
         "state": _state(process, probes_gpus),
-        "busy_s": process.tally.busy_s + (now_s - since_s if since_s else 0.0),
+        "busy_s": process.busy_s(now_s),
         "n_jobs": process.tally.n_jobs,
         "uptime_s": now_s - process.tally.started_s,
         "toolkit": process.toolkit,
@@ -492,7 +500,8 @@ def _state(process: WorkerProcess, probes_gpus: bool) -> str:
 
 def has_places(facts: Iterable[Mapping[str, Any]]) -> bool:
     """Whether any place can be used, of what is said of each; one lost device stops no other."""
-    return any(each["state"] not in (*_OUT, "standby", _UNKILLABLE) for each in facts)
+    out = (*_OUT, "standby", _UNKILLABLE)
+    return any(each["state"] not in out and not each.get("is_for_rest") for each in facts)
 
 
 def problems_of(facts: Iterable[Mapping[str, Any]]) -> list[str]:

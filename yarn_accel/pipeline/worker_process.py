@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from yarn_accel.core.requests.records import Failure
 from yarn_accel.operations import registry
 from yarn_accel.pipeline.loop import READ, WRITE
-from yarn_accel.pipeline.workers.launching import ControlWord, LaneState, Launched
+from yarn_accel.pipeline.workers.launching import N_LANES, ControlWord, LaneState, Launched
 from yarn_accel.pipeline.workers.protocol import (
     DONE,
     DONE_HEAD,
@@ -58,6 +58,8 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 #: that was stopped by a signal is not waited for so long.
 _STILL_S = 3.0
 _STOPPED_S = 0.5
+#: The id that an answer begins with.
+_JOB_ID = struct.Struct("<Q")
 _MAP_AT_ONCE = 100
 _MAX_FACTS = 512
 _CLOCK_SLACK_S = 1.0
@@ -133,12 +135,13 @@ class WorkerLiedError(Exception):
 
 @dataclass(slots=True)
 class _Batch:
-    """Jobs sent in one message, answered in one message; first in line since `started_s`."""
+    """Jobs sent in one message, answered in one message; under way since `started_s`, 0: it is not yet."""
 
     jobs: dict[int, Job]
     sizes: list[tuple[int, ...]]
     limit_s: float
     sent_s: float
+    is_alone: bool
     started_s: float = 0.0
 
 
@@ -190,7 +193,9 @@ class WorkerProcess:
         self.tally = Tally()
         self.control = launched.control
         self._is_gone = False
-        self._batches: deque[_Batch] = deque()
+        #: By the id of its first job, in the order in which they were sent.
+        self._batches: dict[int, _Batch] = {}
+        self._busy_since_s = 0.0
         self._templates = Numbering()
         self._sizes: dict[int, tuple[int, ...]] = {}
         self._layouts: dict[int, _Layout] = {}
@@ -265,15 +270,16 @@ class WorkerProcess:
         if self.device != "cpu":
             limit_s += config.gpu_memory_wait_s
         parts = [HEAD.pack(RUN, len(jobs))]
-        batch = _Batch({}, [], limit_s, time.monotonic())
+        batch = _Batch({}, [], limit_s, time.monotonic(), any(job.is_alone for job in jobs))
         for job in jobs:
             number = self._template(job)
             parts.append(self._encode_job(job, number))
             batch.jobs[job.id] = job
             batch.sizes.append(self._sizes[number])
         if not self._batches:
-            batch.started_s = batch.sent_s
-        self._batches.append(batch)
+            self._busy_since_s = batch.sent_s
+        self._batches[jobs[0].id] = batch
+        self._begin(batch.sent_s)
         self._tell(b"".join(parts))
         return True
 
@@ -283,7 +289,7 @@ class WorkerProcess:
         Returns:
             whether it had one; they are then among what it leaves unanswered.
         """
-        has_any = any(job in batch.jobs for batch in self._batches for job in jobs)
+        has_any = any(job in batch.jobs for batch in self._batches.values() for job in jobs)
         if has_any:
             self.kill("died", "a batch could not be handed over")
         return has_any
@@ -450,15 +456,15 @@ class WorkerProcess:
         self._layouts[number] = _Layout(tuple(zip(names, specs, sizes, strict=True)))
 
     def _answers(self, message: bytes) -> list[JobDone]:
-        if not self._batches:
-            raise WorkerLiedError("an answer to nothing")
-        batch = self._batches[0]
+        (first,) = _JOB_ID.unpack_from(message, HEAD.size)
+        batch = self._batches.get(first)
+        if batch is None:
+            raise WorkerLiedError(f"an answer to job {first}, which begins no batch that it has")
         jobs = batch.jobs
         _, n_answers = HEAD.unpack_from(message)
         if n_answers != len(jobs):
             raise WorkerLiedError(f"{n_answers} answers to {len(jobs)} jobs")
         position, done = HEAD.size, []
-        # Not since it was first in line: a GPU is at several batches at a time.
         most_s = time.monotonic() - batch.sent_s + _CLOCK_SLACK_S
         for job, sizes in zip(jobs.values(), batch.sizes, strict=True):
             answer, position = self._answer(job, sizes, message, position)
@@ -466,6 +472,7 @@ class WorkerProcess:
             if not (0.0 <= answer.compute_s <= most_s and 0.0 <= answer.kernel_s <= most_s):
                 raise WorkerLiedError(f"job {job.id} is said to have taken {answer.compute_s} s")
             done.append(answer)
+        del self._batches[first]
         self._settle(done)
         return done
 
@@ -507,24 +514,36 @@ class WorkerProcess:
         now_s = time.monotonic()
         tally = self.tally
         tally.n_jobs += len(done)
-        batch = self._batches.popleft()
-        tally.busy_s += now_s - batch.started_s
-        if self._batches:
-            self._batches[0].started_s = now_s
-        elif self._dropped:
+        tally.busy_s += now_s - self._busy_since_s
+        self._busy_since_s = now_s
+        self._begin(now_s)
+        if not self._batches and self._dropped:
             self._flush_dropped()
+
+    def _begin(self, now_s: float) -> None:
+        """Note which batches the worker's lanes have taken: the first ones, but nothing beside one alone."""
+        n_lanes = 1 if self.device == "cpu" else N_LANES
+        for k, batch in enumerate(self._batches.values()):
+            if k >= n_lanes or (k and batch.is_alone):
+                return
+            batch.started_s = batch.started_s or now_s
+            if batch.is_alone:
+                return
 
     # Its end
 
     def overdue_s(self, now_s: float) -> float:
-        """For how many seconds its batch has been over the limit; 0 or less: it is not."""
-        if not self._batches:
-            return 0.0
-        return now_s - self._batches[0].started_s - self._batches[0].limit_s
+        """For how many seconds a batch it is at has been over its limit; 0 or less: none is."""
+        under_way = [batch for batch in self._batches.values() if batch.started_s]
+        return max([now_s - batch.started_s - batch.limit_s for batch in under_way], default=0.0)
 
     def busy_since_s(self) -> float:
-        """When the batch it is at was begun, monotonic seconds; 0 when it has none."""
-        return self._batches[0].started_s if self._batches else 0.0
+        """When the oldest batch it is at was begun, monotonic seconds; 0 when it has none."""
+        return next(iter(self._batches.values())).started_s if self._batches else 0.0
+
+    def busy_s(self, now_s: float) -> float:
+        """For how many seconds it has had something to compute so far."""
+        return self.tally.busy_s + (now_s - self._busy_since_s if self._batches else 0.0)
 
     def look(self, passed_s: float) -> str:
         """Look whether it runs; to be called again and again while this process runs itself.
@@ -589,12 +608,12 @@ class WorkerProcess:
     def _lost(self) -> tuple[Lost, ...]:
         """Of a batch it was at: the jobs before the control word's are finished but unreported.
 
-        Who lied, or ended after its last job but before its answer, has no such alibi: every job of that
-        batch may be the reason, or the same batch could cost one worker after the other.
+        Who lied, or ended after its last job but before its answer, has no such alibi: every job of the
+        batches under way may be the reason, or the same one could cost one worker after the other.
         """
         lost: list[Lost] = []
-        for k, batch in enumerate(self._batches):
-            if k == 0 and self.has_lied:
+        for batch in self._batches.values():
+            if batch.started_s and self.has_lied:
                 lost += [Lost(job.id, _destroys(job), True, job.request) for job in batch.jobs.values()]
                 continue
             state, first, count = self.control.job_at(batch.jobs)

@@ -546,7 +546,8 @@ def on_gpus(make_owner, fake_cupy, eight_gpus, monkeypatch):
 
     def start(visible):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        return make_owner(devices=("auto",), quarantine_s=600.0, standby_workers=0, probe_gpus=False)
+        settings = {"devices": ("auto",), "cpu_workers_per_gpu_worker": 0}
+        return make_owner(**settings, quarantine_s=600.0, standby_workers=0, probe_gpus=False)
 
     return start
 
@@ -573,9 +574,9 @@ def test_a_gpu_worker_pins_memory_and_has_three_lanes(gpu_owner):
     for number, seconds in ((3, 0.2), (4, 0.0), (5, 0.0)):
         job = owner.job(number, "gpu", {"meets_others": True, "seconds": seconds})
         owner.pool.send(owner.worker, [job], expected_s=PATIENCE_S)
-    owner.wait_for(lambda: 5 in owner.answers)
+    owner.wait_for(lambda: owner.answers.keys() >= {3, 4, 5})
     assert [owner.answers[number].error for number in (3, 4, 5)] == [None] * 3, "all were begun"
-    assert [jobs for _, jobs in owner.batches[-3:]] == [[3], [4], [5]]
+    assert sorted(jobs for _, jobs in owner.batches[-3:]) == [[3], [4], [5]]
 
 
 def test_each_worker_sees_its_own_gpu_and_a_lost_one_stops_no_other(on_gpus, eight_gpus):
@@ -603,7 +604,7 @@ def test_what_two_lanes_do_at_a_time_is_paid_for_once_and_is_no_lie(gpu_owner):
     worker, started_s = owner.worker, time.monotonic()
     for number in (1, 2):
         owner.pool.send(worker, [owner.job(number, "gpu", {"seconds": 1.5})], expected_s=PATIENCE_S)
-    owner.wait_for(lambda: 2 in owner.answers or owner.downs)
+    owner.wait_for(lambda: owner.answers.keys() >= {1, 2} or owner.downs)
     took_s = time.monotonic() - started_s
     assert owner.downs == []
     answers = [owner.answers[number] for number in (1, 2)]

@@ -52,13 +52,19 @@ def test_auto_without_a_gpu_is_the_cpu(monkeypatch):
 
 
 def test_auto_is_every_gpu_that_can_be_used(eight_gpus, has_cupy, caplog):
-    found = find_devices(config())
+    found = find_devices(config(workers=3))
+    beside = found[-3:]
+    assert names(beside) == ["cpu"] * 3, "no more than there would be without GPUs"
+    assert all(device.is_for_rest for device in beside)
+    assert names(find_devices(config(cpu_workers_per_gpu_worker=0))) == names(found[:-3])
+    found = found[:-3]
     assert names(found) == [f"cuda:{name}" for name in ("0", "1", "4", "5:0", "5:2", "6", "7")]
     assert "cuda:2 is not used: GPU is lost" in caplog.text
     assert "cuda:3 is not used: Insufficient Permissions" in caplog.text
     uuids = [device.environment()["CUDA_VISIBLE_DEVICES"] for device in found]
     assert uuids[2:4] == [eight_gpus.gpus[4].uuid, eight_gpus.parts[0].uuid]
-    assert find_devices(config(), {"CUDA_VISIBLE_DEVICES": "6,1"}) == (found[5], found[1])
+    two = find_devices(config(cpu_workers_per_gpu_worker=0), {"CUDA_VISIBLE_DEVICES": "6,1"})
+    assert two == (found[5], found[1])
     assert names(find_devices(config(workers=1), {"CUDA_VISIBLE_DEVICES": ""})) == ["cpu"]
 
 

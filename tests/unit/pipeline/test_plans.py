@@ -23,7 +23,7 @@ FILE = RemoteInput("file:///data/a.f8", MATRIX)
 
 @pytest.fixture
 def plans():
-    return Plans(get, normalised, 1 << 20, lambda: ("cpu",))
+    return Plans(get, normalised, 1 << 20, lambda: ("cpu",), lambda: ("cpu",))
 
 
 def request(operation="echo", inputs=(MATRIX,), **options):

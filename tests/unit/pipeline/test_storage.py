@@ -29,7 +29,7 @@ class Bench:
 
     def __init__(self, folder):
         self.loop = EventLoop()
-        self.plans = Plans(get, normalised, 1 << 20, lambda: ("cpu",))
+        self.plans = Plans(get, normalised, 1 << 20, lambda: ("cpu",), lambda: ("cpu",))
         config = PipelineConfig(master_secret_file=folder / "secret", read_threads=2, write_threads=1)
         self.storage = Storage(config, Store(), self.loop)
         self.storage.start()

@@ -5,7 +5,8 @@ A message is one packet, with descriptors beside it.  Its first byte says which:
 - ``{``: a JSON object, for all that is rare: a shape is registered, a segment is mapped or dropped, ...
 - ``RUN``: jobs, as packed numbers.  What repeats between jobs (operation, parameters, description of the
   inputs) was registered as a *template* before and is named by its number.
-- ``DONE``: answers, likewise; what repeats (names and descriptions of outputs) is a registered *layout*.
+- ``DONE``: all answers to one ``RUN``, in its order; a GPU's worker may answer a later ``RUN`` first. What
+  repeats (names and descriptions of outputs) is a registered *layout*.
 - ``ELSEWHERE``: the message is too long for a packet; it lies in the memfd that comes with it.
 
 Sending therefore never waits for a busy receiver, whatever the size of a batch.

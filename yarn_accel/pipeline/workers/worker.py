@@ -1,18 +1,17 @@
 """The loop of a worker process: orders in, answers out.
 
-A GPU's worker has several batches under way at once (`Lanes`), answered in the order in which they came:
-copies of one overlap with the computation of another.
+A GPU's worker has several batches under way at once (`Lanes`), each answered when it is done: copies of one
+overlap with the computation of another, and a long one delays none of the others.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from yarn_accel.core.requests.records import Failure
@@ -257,24 +256,8 @@ class _SharedClock:
             return self._time_s
 
 
-@dataclass(frozen=True, slots=True)
-class _LaneBatch:
-    """A batch that one lane computes.
-
-    Attributes:
-        begins_after: what is answered before it may begin.
-        before: the batch before, which is answered first.
-        done: this one is answered.
-    """
-
-    tasks: list[Task]
-    begins_after: threading.Event
-    before: threading.Event
-    done: threading.Event
-
-
 class Lanes:
-    """One thread for each executor.
+    """One thread for each executor; whichever is free takes the batch that came first.
 
     While several batches are under way each is charged its part of the time, or tenants would pay more than
     once for a device and computations would seem to take longer than they do.
@@ -286,38 +269,48 @@ class Lanes:
 
     def __init__(self, executors: Sequence[Executor], answer: Callable[[list[Answer]], None]) -> None:
         self._answer = answer
+        self._answering = threading.Lock()
         self._clock = _SharedClock()
-        self._last = threading.Event()
-        self._last.set()
-        self._last_alone = self._last
-        self._n_batches = 0
-        self._queues: list[queue.SimpleQueue[_LaneBatch]] = []
+        self._waiting: deque[list[Task]] = deque()
+        self._changed = threading.Condition()
+        self._n_running = 0
+        self._is_one_alone = False
         for executor in executors:
-            waiting: queue.SimpleQueue[_LaneBatch] = queue.SimpleQueue()
-            self._queues.append(waiting)
-            threading.Thread(target=self._run, args=(executor, waiting), name="lane", daemon=True).start()
+            threading.Thread(target=self._run, args=(executor,), name="lane", daemon=True).start()
 
     def put(self, tasks: list[Task]) -> None:
-        """Have a batch computed by the next lane; does not wait."""
-        before, self._last = self._last, threading.Event()
-        is_alone = any(task.is_alone for task in tasks)
-        # Answers keep their order, so all before `before` are answered, too.
-        batch = _LaneBatch(tasks, before if is_alone else self._last_alone, before, self._last)
-        if is_alone:
-            self._last_alone = self._last
-        self._queues[self._n_batches % len(self._queues)].put(batch)
-        self._n_batches += 1
+        """Have a batch computed by the first lane that is free; does not wait."""
+        with self._changed:
+            self._waiting.append(tasks)
+            self._changed.notify()
 
-    def _run(self, executor: Executor, waiting: queue.SimpleQueue[_LaneBatch]) -> None:
+    def _run(self, executor: Executor) -> None:
         while True:
-            batch = waiting.get()
-            batch.begins_after.wait()
+            with self._changed:
+                self._changed.wait_for(self._may_begin)
+                tasks = self._waiting.popleft()
+                self._is_one_alone = _is_alone(tasks)
+                self._n_running += 1
             began_s = self._clock.begin()
-            answers = executor.run(batch.tasks)
+            answers = executor.run(tasks)
             _charge(answers, self._clock.end() - began_s)
-            batch.before.wait()
-            self._answer(answers)
-            batch.done.set()
+            with self._answering:
+                self._answer(answers)
+            with self._changed:
+                self._n_running -= 1
+                self._is_one_alone = False
+                # All of them, as the one that was alone may have kept several waiting.
+                self._changed.notify_all()
+
+    def _may_begin(self) -> bool:
+        """Whether the first batch that waits may be computed beside those under way."""
+        if not self._waiting or self._is_one_alone:
+            return False
+        return not (self._n_running and _is_alone(self._waiting[0]))
+
+
+def _is_alone(tasks: Sequence[Task]) -> bool:
+    return any(task.is_alone for task in tasks)
 
 
 def _charge(answers: list[Answer], most_s: float) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from yarn_accel.operations import get
+from yarn_accel.operations.operation import Operation
 from yarn_accel.pipeline.plans import Plans
 from yarn_accel.pipeline.workers.execution import Forms
 from yarn_accel.wire import Request, TensorSpec
@@ -24,16 +25,22 @@ def test_only_inputs_of_other_element_types_are_converted():
 
 
 @pytest.mark.parametrize(
-    ("operation", "devices", "kinds"),
+    ("operation", "devices", "rest", "kinds"),
     [
-        ("lu", ("cpu", "cuda"), ("cpu", "cuda")),
-        ("lu", ("cuda",), ("cuda",)),
-        ("svd", ("cuda", "cpu"), ("cpu",)),
-        ("svd", ("cuda",), ("cuda",)),
+        ("lu", ("cpu", "cuda"), ("cpu", "cuda"), ("cpu", "cuda")),
+        ("lu", ("cuda",), ("cuda",), ("cuda",)),
+        ("lu", ("cuda",), ("cpu",), ("cuda",)),
+        ("echo-like", ("cuda", "cpu"), ("cuda", "cpu"), ("cpu",)),
+        ("echo-like", ("cuda",), ("cuda",), ("cuda",)),
+        ("echo-like", ("cuda",), ("cpu",), ("cpu",)),
     ],
 )
-def test_a_request_waits_for_no_device_that_is_not_there(operation, devices, kinds):
-    plan = Plans(get, lambda uri: uri, 1 << 20, lambda: devices).plan(
+def test_a_request_waits_for_no_device_that_is_not_there(operation, devices, rest, kinds):
+    """Of a site's operation without a form for GPUs CPU workers beside these take care."""
+    fits, counts = (lambda specs, params: None), (lambda specs, params: 0)
+    own = Operation("echo-like", "", None, fits, lambda arrays, params, place: None, counts)
+    find = {"lu": get("lu"), "echo-like": own}.__getitem__
+    plan = Plans(find, lambda uri: uri, 1 << 20, lambda: devices, lambda: rest).plan(
         Request(1, "k", operation, {}, (MATRIX,))
     )
     assert plan.needs[0].kinds == kinds

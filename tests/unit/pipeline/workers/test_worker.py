@@ -1,8 +1,9 @@
-"""A worker: several batches at a time are answered in order and charged once; its word outlives it."""
+"""A worker: several batches at a time are answered as they are done, charged once; its word outlives it."""
 
 from __future__ import annotations
 
 import faulthandler
+import queue
 import subprocess
 import sys
 import threading
@@ -49,16 +50,34 @@ def test_time_alone_counts_whole_and_time_together_half(clock):
 
 
 class Executor:
-    """Is done with a batch when the test says so, and says that it took a second for each task."""
+    """Stands for all lanes: done with a batch when the test says so, at a second for each task."""
 
     def __init__(self):
-        self.begun = threading.Semaphore(0)
-        self.may_end = threading.Semaphore(0)
+        self._begun = queue.SimpleQueue()
+        self._may_end = [threading.Event() for _ in range(20)]
 
     def run(self, tasks):
-        self.begun.release()
-        assert self.may_end.acquire(timeout=300)
+        self._begun.put(tasks[0].id)
+        assert self._may_end[tasks[0].id].wait(300)
         return [Answer(task.id, compute_s=1.0, kernel_s=1.0) for task in tasks]
+
+    def begun(self):
+        return self._begun.get(timeout=300)
+
+    def nothing_begins(self):
+        with pytest.raises(queue.Empty):
+            self._begun.get(timeout=0.05)
+
+    def end(self, number):
+        self._may_end[number].set()
+
+
+@pytest.fixture
+def executor():
+    executor = Executor()
+    yield executor
+    for number in range(20):
+        executor.end(number)
 
 
 def listener():
@@ -72,49 +91,57 @@ def task(number, is_alone=False):
 
 
 @pytest.mark.parametrize("n_lanes", [2, 3])
-def test_nothing_is_computed_beside_one_that_is_to_be_alone(clock, n_lanes):
+def test_nothing_is_computed_beside_one_that_is_to_be_alone(clock, executor, n_lanes):
     answered, news, answer = listener()
-    executors = [Executor() for _ in range(n_lanes)]
-    several = lanes.Lanes(executors, answer)
+    several = lanes.Lanes([executor] * n_lanes, answer)
     for number in range(2 + n_lanes):
         several.put([task(number, number == 1)])
-    for number in range(2 + n_lanes):
-        executor = executors[number % n_lanes]
-        assert executor.begun.acquire(timeout=300)
-        for other in executors:
-            if number < 2 and other is not executor:
-                assert not other.begun.acquire(timeout=0.05), "the one before is not answered"
-        executor.may_end.release()
+    for number in (0, 1):
+        assert executor.begun() == number
+        executor.nothing_begins()
+        executor.end(number)
         assert news.acquire(timeout=300)
-    assert [answers[0].task for answers in answered] == list(range(2 + n_lanes))
+    assert {executor.begun() for _ in range(n_lanes)} == set(range(2, 2 + n_lanes))
+    assert [answers[0].task for answers in answered] == [0, 1]
 
 
-def test_answers_keep_their_order_and_no_second_is_charged_twice(clock):
+def test_a_long_batch_delays_none_that_another_lane_can_take(clock, executor):
     answered, news, answer = listener()
-    executors = [Executor(), Executor()]
-    both = lanes.Lanes(executors, answer)
-    for number, executor in enumerate(executors):
-        both.put([task(number), task(number + 10)])
-        assert executor.begun.acquire(timeout=300)
-    clock.now_s += 2.0
-    executors[1].may_end.release()
-    assert not news.acquire(timeout=0.05), "the second waits for the first"
-    executors[0].may_end.release()
-    for _ in executors:
+    three = lanes.Lanes([executor] * 3, answer)
+    for number in range(9):
+        three.put([task(number)])
+    for number in range(1, 9):
+        executor.end(number)
+    for _ in range(1, 9):
         assert news.acquire(timeout=300)
-    assert [[one.task for one in answers] for answers in answered] == [[0, 10], [1, 11]]
+    assert {answers[0].task for answers in answered} == set(range(1, 9))
+    executor.end(0)
+    assert news.acquire(timeout=300)
+    assert answered[-1][0].task == 0
+
+
+def test_no_second_is_charged_twice(clock, executor):
+    answered, news, answer = listener()
+    both = lanes.Lanes([executor] * 2, answer)
+    for number in (0, 1):
+        both.put([task(number), task(number + 10)])
+        assert executor.begun() == number
+    clock.now_s += 2.0
+    for number in (1, 0):
+        executor.end(number)
+        assert news.acquire(timeout=300)
+    assert [[one.task for one in answers] for answers in answered] == [[1, 11], [0, 10]]
     assert [one.compute_s for answers in answered for one in answers] == [0.5] * 4
     assert [one.kernel_s for answers in answered for one in answers] == [1.0] * 4
 
 
-def test_who_was_alone_is_charged_what_it_says(clock):
+def test_who_was_alone_is_charged_what_it_says(clock, executor):
     answered, news, answer = listener()
-    executor = Executor()
     alone = lanes.Lanes([executor], answer)
     alone.put([task(1)])
-    assert executor.begun.acquire(timeout=300)
+    assert executor.begun() == 1
     clock.now_s += 5.0
-    executor.may_end.release()
+    executor.end(1)
     assert news.acquire(timeout=300)
     assert answered[0][0].compute_s == 1.0
 
