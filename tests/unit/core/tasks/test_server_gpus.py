@@ -25,15 +25,33 @@ NODES = st.sampled_from(["n1", "n2", "n3", "n4"])
     st.dictionaries(NODES, st.integers(0, 5)),
     st.dictionaries(NODES, NODES),
     st.dictionaries(st.sampled_from("abcdef"), NODES),
+    st.integers(0, 1000),
 )
-def test_the_gpus_of_a_server_are_shared_out_once(n_gpus, server_of, node_of):
-    shares = share_server_gpus(ServingServers(n_gpus, server_of), node_of)
+def test_the_gpus_of_a_server_are_shared_out_once(n_gpus, server_of, node_of, turn):
+    shares = share_server_gpus(ServingServers(n_gpus, server_of), node_of, turn)
     assert shares.keys() == node_of.keys()
     for server in set(server_of.values()):
         used = [shares[worker] for worker, node in node_of.items() if server_of.get(node) == server]
         assert sum(used) == (n_gpus.get(server, 0) if used else 0)
         assert max(used, default=0) - min(used, default=0) <= 1
     assert not any(shares[worker] for worker, node in node_of.items() if node not in server_of)
+
+
+@given(st.integers(1, 5), st.integers(0, 9))
+def test_what_cannot_be_divided_goes_round(n_workers, n_gpus):
+    servers = ServingServers({"n1": n_gpus}, {"n1": "n1"})
+    node_of = dict.fromkeys("abcdef"[:n_workers], "n1")
+    turns = [share_server_gpus(servers, node_of, turn) for turn in range(n_workers)]
+    assert {sum(each[worker] for each in turns) for worker in node_of} == {n_gpus}
+
+
+def test_one_gpu_serves_four_nodes_by_turns_and_is_handed_over_when_it_is_free():
+    nodes = {name: f"n{at}" for at, name in enumerate("abcd", 1)}
+    servers = ServingServers({"n1": 1}, dict.fromkeys(nodes.values(), "n1"))
+    turns = [share_server_gpus(servers, nodes, turn) for turn in range(4)]
+    assert ["".join(worker for worker, n in each.items() if n) for each in turns] == ["a", "b", "c", "d"]
+    assert share_server_gpus(servers, nodes, 1, {"a": 1}) == {"a": 1, "b": 0, "c": 0, "d": 0}
+    assert share_server_gpus(servers, nodes, 1, {"a": 0}) == turns[1]
 
 
 def placed(policy, now_s=1.0):
@@ -159,6 +177,23 @@ def test_operation_tasks_run_where_a_server_serves_and_never_more_than_it_has_gp
     serving(world, {}, {})
     world.run(1)
     assert not any(each["server_gpus"] for each in world.service.snapshot()["workers"].values())
+
+
+def test_tasks_of_every_node_get_the_only_gpu_in_turn_and_never_two_at_a_time():
+    world = World(lambda: make("fifo"))
+    world.grows = False
+    for _ in range(3):
+        world.add_worker(SMALL)
+    nodes = [f"node-w{number}" for number in (1, 2, 3)]
+    serving(world, {"node-w1": 1}, dict.fromkeys(nodes, "node-w1"))
+    world.submit(operation_app(n_tasks=60))
+    users = set()
+    while "op" not in world.ended and len(users) < 3:
+        world.run(1)
+        running = [n for n, each in world.service.snapshot()["workers"].items() for _ in each["running"]]
+        assert len(running) <= 1
+        users.update(running)
+    assert users == {"w1", "w2", "w3"}
 
 
 def test_another_master_learns_of_the_servers_anew():

@@ -58,11 +58,13 @@ from yarn_accel.core.tasks.service.settings import ServiceSettings
 from yarn_accel.core.tasks.service.submission import check_orders
 from yarn_accel.core.tasks.service.use_samples import UseSamples
 from yarn_accel.core.tasks.service.views import app_outcome, explain_app, explain_task, snapshot
-from yarn_accel.core.tasks.values import AppId, ResourceId, TaskId
+from yarn_accel.core.tasks.values import AppId, TaskId
 from yarn_accel.errors import ConfigError
 
 #: What a policy takes back from a place that never heard of it is its own again at once, so it decides again.
 _N_ROUNDS = 2
+#: GPUs of a pipeline server that cannot be divided among its workers go to the next of them after so long.
+_SERVER_TURN_S = 10.0
 #: A journal is made shorter when it has so many times the records that the state needs.
 _COMPACT_FACTOR = 4
 
@@ -94,6 +96,7 @@ class TaskService:
         self._reports = Reports(self.attempts, self.use_samples)
         self._pool = Pool(settings, self.table, self._outbox)
         self._must_compact = False
+        self._server_turn = 0
         #: Of all orders of this master: a worker that was lost and comes back takes no older number.
         self._order_sequence = 0
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -305,8 +308,9 @@ class TaskService:
         self._reports.end_silent()
         table.offer_held_back(table.now_s)
         self.attempts.retry_outputs()
-        if table.are_servers_due:
-            self._share_server_gpus()
+        turn = int(table.now_s // _SERVER_TURN_S) if self.wants_servers else self._server_turn
+        if table.are_servers_due or turn != self._server_turn:
+            self._share_server_gpus(turn)
         for _ in range(_N_ROUNDS):
             table.announce(table.now_s)
             self.attempts.decide()
@@ -315,15 +319,22 @@ class TaskService:
         self._note_slowdowns()
         self._pool.adjust()
 
-    def _share_server_gpus(self) -> None:
-        """Let workers use the GPUs of pipeline servers that they are to have, where that changed."""
+    def _share_server_gpus(self, turn: int) -> None:
+        """Let workers use the GPUs of pipeline servers that they are to have, where that changed.
+
+        What tasks of the turn before still use is handed over when they end.
+        """
         table = self.table
-        table.are_servers_due = False
-        nodes = {str(name): worker.spec.node for name, worker in table.workers.items() if worker.is_usable}
-        for name, n_gpus in share_server_gpus(table.servers, nodes).items():
-            worker = table.workers[ResourceId(name)]
-            if worker.spec.server_gpus != n_gpus:
-                table.set_server_gpus(worker, n_gpus)
+        self._server_turn = turn
+        workers = {str(name): worker for name, worker in table.workers.items() if worker.is_usable}
+        nodes = {name: worker.spec.node for name, worker in workers.items()}
+        used = {name: worker.spec.server_gpus - worker.free_server_gpus for name, worker in workers.items()}
+        wanted = share_server_gpus(table.servers, nodes, turn)
+        shares = share_server_gpus(table.servers, nodes, turn, used)
+        table.are_servers_due = shares != wanted
+        for name, n_gpus in shares.items():
+            if workers[name].spec.server_gpus != n_gpus:
+                table.set_server_gpus(workers[name], n_gpus)
 
     def _note_slowdowns(self) -> None:
         """Note the SD of all DAGs, where that is due."""
