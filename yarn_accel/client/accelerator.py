@@ -53,8 +53,10 @@ from yarn_accel.errors import (
     AccelError,
     LocalProtocolError,
     RejectedError,
+    StartupError,
     StorageError,
 )
+from yarn_accel.wire import TensorSpec
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -156,6 +158,8 @@ class Accelerator:
         self._lock = threading.Lock()
         self._free: List[Dispatcher] = []
         self._reported: Dict[int, Mapping[str, int]] = {}
+        #: By thread, the dispatchers of its open `map`s: what it allocates meanwhile goes where they send.
+        self._mapping: Dict[int, List[Dispatcher]] = {}
         self._submitter: Optional[Submitter] = None
         self._is_closed = False
 
@@ -259,6 +263,8 @@ class Accelerator:
         window = self._window if window is None else window
         pack = self._pack if pack is None else pack
         dispatcher = self._take()
+        mapping = self._mapping.setdefault(threading.get_ident(), [])
+        mapping.append(dispatcher)
         try:
             outcomes: Any = dispatcher.map(self._prepared(calls), window, ordered=ordered, pack=pack)
             with contextlib.closing(outcomes):
@@ -267,6 +273,7 @@ class Accelerator:
                     yield call, self._settled(call, outcome)
                     self._check_open()
         finally:
+            mapping.remove(dispatcher)
             self._give_back(dispatcher)
 
     def submit(self, operation: Union[str, Call], /, *inputs: Any, **options: Any) -> Future[Reply]:
@@ -294,6 +301,41 @@ class Accelerator:
         future = self._submitter.submit(call)
         future.add_done_callback(self._note_cancelled)
         return future
+
+    def empty(self, shape: Union[int, Sequence[int]], dtype: Any = "f8", order: str = "C") -> Any:
+        """An array of arbitrary content, as numpy's, in memory shared with a server of this node.
+
+        >>> from yarn_accel.client import connect
+        >>> with connect("inline") as accel:
+        ...     a = accel.empty((2, 2))
+        ...     a[...] = [[4.0, 3.0], [6.0, 3.0]]
+        ...     accel.lu(a).piv.tolist()
+        [1, 1]
+
+        As the input of a call it is not copied, nor are parts of it: of two inputs make one array, and give
+        its parts. It must stay unchanged until the call has its answer. Elsewhere (another thread, `submit`,
+        another node, no server) it is an array like any other. It stays good for as long as it is held,
+        whatever becomes of server and accelerator; after a fork both processes see the same memory.
+
+        Raises:
+            StartupError: numpy is not there.
+            RejectedError: no array of that kind can travel.
+        """
+        self._check_open()
+        try:
+            import numpy as np
+        except ImportError as error:
+            raise StartupError("an array needs numpy", cure="pip install numpy") from error
+        sides = (shape,) if isinstance(shape, int) else tuple(int(side) for side in shape)
+        spec = TensorSpec(np.dtype(dtype).newbyteorder("<").str, sides, order)
+        mapping = self._mapping.get(threading.get_ident())
+        if mapping:
+            return mapping[-1].empty(spec).array()
+        dispatcher = self._take()
+        try:
+            return dispatcher.empty(spec).array()
+        finally:
+            self._give_back(dispatcher)
 
     # Operations by name
 

@@ -32,29 +32,11 @@ _KINDS.update(dict.fromkeys("bhilq", "i"), **dict.fromkeys("BHILQ", "u"))
 
 
 @dataclass(frozen=True)
-class SharedLocation:
-    """Where a tensor of `Client.allocate` lies in memory shared with the server.
-
-    Attributes:
-        memory: the shared memory of one connection; on another connection the tensor travels like any other.
-    """
-
-    memory: Any
-    segment: int
-    offset: int
-
-
-@dataclass(frozen=True)
 class Tensor:
-    """An array by value: its description, and its bytes in that order (any flat buffer, not copied).
-
-    Attributes:
-        location: set by `Client.allocate`; the tensor then needs no copy to be an input.
-    """
+    """An array by value: its description, and its bytes in that order (any flat buffer, not copied)."""
 
     spec: TensorSpec
     data: Any = field(repr=False)
-    location: Optional[SharedLocation] = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, array: Any) -> Tensor:

@@ -366,19 +366,17 @@ class Client:
 
     # Other requests
 
-    def allocate(self, *specs: TensorSpec) -> List[Tensor]:
-        """Tensors to fill in (`Tensor.array`), in memory shared with the server where there is some.
+    def empty(self, spec: TensorSpec) -> Tensor:
+        """A tensor to fill in (`Tensor.array`), in memory shared with the server where there is some.
 
-        As inputs of one call they then need no copy at all; the server leaves them as they are. On another
-        connection, or together with inputs from elsewhere, they travel like any others.
+        As input of a call it then needs no copy at all, nor do arrays that are parts of it; the server leaves
+        it as it is. On another connection, or together with inputs from elsewhere, it travels like any other.
         """
         transport = self._connected()
-        n_bytes = sum(aligned(spec.nbytes) for spec in specs)
-        segment = self._segment(transport, n_bytes)
+        segment = self._segment(transport, aligned(spec.nbytes))
         if segment is not None and self.shared_memory is not None:
-            return self.shared_memory.allocate(specs, segment)
-        buffers = self._pool.buffers([spec.nbytes for spec in specs])
-        return [Tensor(spec, buffer) for spec, buffer in zip(specs, buffers)]  # noqa: B905 -- Python 3.8
+            return Tensor(spec, self.shared_memory.empty(spec.nbytes, segment))
+        return Tensor(spec, self._pool.buffers([spec.nbytes])[0])
 
     def stats(self) -> Mapping[str, Any]:
         """The server's counters, and under ``connection`` how this client's own bytes travel."""
@@ -500,10 +498,14 @@ class Client:
             )
         placement, is_kept = None, False
         if self.shared_memory is not None:
-            given = self._segment(transport, self.shared_memory.needed_bytes(call))
-            placement, used = self.shared_memory.place(call, payload, given)
+            used: Optional[SharedSegment] = None
+            found = self.shared_memory.found(call, payload)
+            if found is not None:
+                (placement, used), is_kept = found, True
+            else:
+                used = self._segment(transport, self.shared_memory.needed_bytes(call))
+                placement = None if used is None else self.shared_memory.place(payload, used)
             if used is not None:
-                is_kept = used is not given
                 payload, n_bytes = [], 0
                 self._open[request_id] = self._open[request_id]._replace(segment=used)
             for number in self.shared_memory.segments_to_return():

@@ -10,24 +10,31 @@ Large answers that come through the socket are received into memory of a `ReplyP
 back: fresh memory costs a page fault every 4 KiB, which for large answers is more than the transfer itself.
 
 On the server's own node, large inputs and answers go through *segments*: an mmap of a descriptor that the
-server sent.  Inputs are copied into one once, or not at all if `Client.allocate` made them there, and answers
-are views of one.  The users of a segment are the requests that name it and have no answer yet, and the views
-that the caller holds.  A segment without users serves the next request; one that the server granted by itself
-for an answer is returned.  Segments stay mapped until the connection ends, which keeps their pages warm.
-Only the client's thread changes this state; a view may be dropped in any thread, which a `DropQueue` notes.
+server sent.  Inputs are copied into one once, or not at all if they lie in what `Client.empty` gave, which is
+seen by their addresses; answers are views of one.  The users of a segment are the requests that name it and
+have no answer yet, and the views that the caller holds.  A segment without users serves the next request; one
+that the server granted by itself for an answer is returned.  Segments stay mapped until the connection ends,
+which keeps their pages warm.  Only the client's thread changes this state; a view may be dropped in any
+thread, which a `DropQueue` notes.
+
+A view is good for as long as somebody holds it: whatever becomes of client, connection and server, its pages
+are the mapping's, and the server gives memory of a connection to no other one.  A child process sees the same
+pages as its parent.  So a segment of which views were held across a fork is never used again by the parent,
+as the child may hold them still: it is lost to the connection.
 """
 
 from __future__ import annotations
 
 import collections
 import mmap
+import os
 import weakref
 from typing import Any, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from yarn_accel.client.calls import Call, SharedLocation, Tensor
+from yarn_accel.client.calls import Call, Tensor
 from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import RemoteProtocolError
-from yarn_accel.wire import ALIGNMENT_BYTES, Buffer, Placement, Result, TensorSpec
+from yarn_accel.wire import ALIGNMENT_BYTES, Buffer, Placement, Result
 
 #: Smaller answers get memory of their own: malloc is quicker than a finalizer.
 POOL_FROM_BYTES = 256 * 1024
@@ -37,6 +44,12 @@ _IDLE_BYTES = 256 * 1024 * 1024
 _PAGE = 4096
 _LEAST_BYTES = 64 * 1024
 _REFUSED_S = 1.0
+
+
+_forks: List[None] = []
+"""Two for each fork of this process, before and after it."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=lambda: _forks.append(None), after_in_parent=lambda: _forks.append(None))
 
 
 def aligned(n_bytes: int) -> int:
@@ -81,7 +94,7 @@ class Region:
         ImportError: this Python was built without ctypes.
     """
 
-    __slots__ = ("_kind", "_mapping", "n_bytes", "view")
+    __slots__ = ("_kind", "_mapping", "address", "n_bytes", "view")
 
     def __init__(self, mapping: mmap.mmap, n_bytes: int) -> None:
         import ctypes
@@ -91,6 +104,7 @@ class Region:
         self.view = memoryview(mapping)
         self._mapping = mapping
         self._kind: Any = ctypes.c_ubyte * n_bytes
+        self.address: int = ctypes.addressof(self._kind.from_buffer(mapping))
 
     def lend(self, drops: DropQueue, owner: object) -> memoryview:
         """All of the memory as a view; `drops` gets the owner when nothing made of that view is left."""
@@ -160,15 +174,17 @@ class SharedSegment:
     Attributes:
         is_reusable: granted at the request of this client, which keeps it; others are returned after use.
         n_users: requests under way and views that need its content.
+        n_forks: of this process, when the first view was handed out; None: none was.
     """
 
-    __slots__ = ("id", "is_reusable", "n_users", "region")
+    __slots__ = ("id", "is_reusable", "n_forks", "n_users", "region")
 
     def __init__(self, segment_id: int, region: Region, is_reusable: bool) -> None:
         self.id = segment_id
         self.region = region
         self.is_reusable = is_reusable
         self.n_users = 0
+        self.n_forks: Optional[int] = None
 
 
 class SharedMemory:
@@ -188,6 +204,7 @@ class SharedMemory:
         self._refused_until_s = 0.0
         self._segments: Dict[int, SharedSegment] = {}
         self._free: List[SharedSegment] = []
+        self._callers: Dict[int, SharedSegment] = {}
         self._to_return: List[int] = []
         self._retired: Dict[int, int] = {}
         self._drops = DropQueue()
@@ -244,12 +261,18 @@ class SharedMemory:
     def hold(self, segment: SharedSegment) -> memoryview:
         """All of a segment as a view that is one more user until nothing made of it is left."""
         segment.n_users += 1
+        if segment.n_forks is None:
+            segment.n_forks = len(_forks)
         return segment.region.lend(self._drops, segment)
 
     def release(self, segment: SharedSegment) -> None:
         """Remove one user."""
         segment.n_users -= 1
         if segment.n_users == 0:
+            self._callers.pop(segment.id, None)
+            n_forks, segment.n_forks = segment.n_forks, None
+            if n_forks is not None and n_forks != len(_forks):
+                return
             if segment.is_reusable:
                 self._free.append(segment)
             else:
@@ -295,36 +318,55 @@ class SharedMemory:
             if type(item) is not Tensor:
                 return 0
             n_bytes += aligned(item.spec.nbytes)
-        return n_bytes if n_bytes >= SHARED_MEMORY_MIN_BYTES and self._location_of(call) is None else 0
+        return n_bytes if n_bytes >= SHARED_MEMORY_MIN_BYTES else 0
 
-    def place(
-        self, call: Call, payload: Sequence[Buffer], segment: Optional[SharedSegment]
-    ) -> Tuple[Optional[Placement], Optional[SharedSegment]]:
-        """Put the inputs of a call into a segment, unless they lie in one already.
+    def found(self, call: Call, payload: Sequence[Buffer]) -> Optional[Tuple[Placement, SharedSegment]]:
+        """Where the inputs of a call lie, if all do in one segment whose content is the caller's own.
+
+        The segment has one more user then; what lies there must stay unchanged. A server takes inputs only
+        where an aligned place begins.
 
         Args:
             payload: their bytes.
-            segment: where to put them; None: there is none.
-
-        Returns:
-            Where they lie, and the segment with one more user; None twice: they are to travel. A segment that
-            is not the given one holds the caller's own memory, which must stay unchanged.
         """
-        location = self._location_of(call)
-        if location is not None:
-            own = self.get(location.segment)
-            own.n_users += 1
-            offsets = [item.location.offset for item in call.inputs if type(item) is Tensor and item.location]
-            return Placement(own.id, tuple(offsets)), own
+        if not self._callers or len(payload) != len(call.inputs):
+            return None
+        segment, offsets = None, []
+        for part in payload:
+            address = _address_of(part)
+            if segment is None:
+                segment = self._caller_segment(address)
+            if segment is None or address is None:
+                return None
+            offset = address - segment.region.address
+            if offset % ALIGNMENT_BYTES or not 0 <= offset <= segment.region.n_bytes - len(part):
+                return None
+            offsets.append(offset)
         if segment is None:
-            return None, None
+            return None
+        segment.n_users += 1
+        return Placement(segment.id, tuple(offsets)), segment
+
+    def _caller_segment(self, address: Optional[int]) -> Optional[SharedSegment]:
+        if address is not None:
+            for segment in self._callers.values():
+                if 0 <= address - segment.region.address < segment.region.n_bytes:
+                    return segment
+        return None
+
+    def place(self, payload: Sequence[Buffer], segment: SharedSegment) -> Placement:
+        """Put the inputs of a call into a segment.
+
+        Args:
+            payload: their bytes.
+        """
         placed = []
         offset = 0
         for part in payload:
             segment.region.view[offset : offset + len(part)] = part
             placed.append(offset)
             offset += aligned(len(part))
-        return Placement(segment.id, tuple(placed)), segment
+        return Placement(segment.id, tuple(placed))
 
     def tensors_of(self, result: Result, placement: Placement) -> Dict[str, Tensor]:
         """The tensors of a result that lies in a segment.
@@ -342,30 +384,23 @@ class SharedMemory:
             tensors[item.name] = Tensor(item.spec, whole[offset:end])
         return tensors
 
-    def allocate(self, specs: Sequence[TensorSpec], segment: SharedSegment) -> List[Tensor]:
-        """Tensors of arbitrary content in a segment, whose one user they become."""
+    def empty(self, n_bytes: int, segment: SharedSegment) -> memoryview:
+        """Memory of arbitrary content in a segment, whose one user it becomes."""
         whole = self.hold(segment)
         self.release(segment)
-        tensors = []
-        offset = 0
-        for spec in specs:
-            location = SharedLocation(self, segment.id, offset)
-            tensors.append(Tensor(spec, whole[offset : offset + spec.nbytes], location))
-            offset += aligned(spec.nbytes)
-        return tensors
-
-    def _location_of(self, call: Call) -> Optional[SharedLocation]:
-        """Where all inputs lie already: in one segment of this connection, or nowhere."""
-        found: Optional[SharedLocation] = None
-        for item in call.inputs:
-            location = item.location if type(item) is Tensor else None
-            if location is None or location.memory is not self:
-                return None
-            if found is not None and location.segment != found.segment:
-                return None
-            found = location
-        return found
+        self._callers[segment.id] = segment
+        return whole[:n_bytes]
 
     def _collect(self) -> None:
         for segment in self._drops.take():
             self.release(segment)
+
+
+def _address_of(part: Buffer) -> Optional[int]:
+    """Where a buffer begins; None: it is empty, or cannot be written to, as `Client.empty` gives none."""
+    import ctypes
+
+    view = memoryview(part)
+    if view.readonly or not view.nbytes:
+        return None
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from concurrent.futures import wait
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from yarn_accel.adapters.credentials import issue_token_file
 from yarn_accel.client import AsyncAccelerator, Binding, Call, Reply, StartupError, connect
 from yarn_accel.client.archive import write_client_archive
 from yarn_accel.client.binding import format_binding
+from yarn_accel.client.shared_memory import SharedMemory
 
 LIMIT_S = 120
 SMALL = {"workers": 1, "standby_workers": 0, "calibrate": False}
@@ -33,10 +35,10 @@ def calls(n_calls):
     return [Call.of("gemm", number * factor, factor, tag=number) for number in range(n_calls)]
 
 
-def connected(servers, credential, **options):
+def connected(servers, credential, environ=None, **options):
     options = {"fallback": False, "patience_s": 60.0, "window": 8, "silent_after_s": 3.0, **options}
     binding = Binding(tuple(server.endpoint for server in servers))
-    return connect(environ={}, binding=binding, credential=credential, **options)
+    return connect(environ=environ or {}, binding=binding, credential=credential, **options)
 
 
 def check(pairs, n_calls):
@@ -246,3 +248,67 @@ def test_when_a_local_server_is_killed_this_process_computes():
         assert not wait(futures, LIMIT_S).not_done
         assert [future.result().arrays()["c"].item() for future in futures] == [2.0 * n for n in range(20)]
         assert futures[-1].result().device == "cpu:fallback"
+
+
+@pytest.fixture
+def local_server(spawn_server, tmp_path):
+    server = spawn_server("w1", unix_path=str(tmp_path / "socket")).wait_ready()
+    server.endpoint = replace(server.endpoint, node="here")
+    return server
+
+
+def filled(accel, number, n=300):
+    """An array of `Accelerator.empty` that tells its number."""
+    array = accel.empty((n, n))
+    array[...] = number * np.eye(n)
+    return array
+
+
+def test_arrays_of_the_accelerator_are_sent_as_they_lie_and_answers_keep_their_numbers(
+    local_server, credential, monkeypatch
+):
+    copied = []
+    place = SharedMemory.place
+    monkeypatch.setattr(
+        SharedMemory,
+        "place",
+        lambda self, payload, segment: copied.append(1) or place(self, payload, segment),
+    )
+    with connected([local_server], credential, {"NM_HOST": "here"}) as accel:
+        given = [filled(accel, number) for number in range(6)]
+        found = [accel.lu(array).lu for array in given]
+        work = (Call.of("lu", filled(accel, number), tag=number) for number in range(6, 40))
+        found += [reply.arrays()["lu"] for _, reply in accel.map(work, ordered=True)]
+        both = accel.empty((2, 320, 320))
+        both[...] = np.eye(320)
+        product = accel.gemm(both[0], 3.0 * both[1]).c
+        assert copied == [1], "only the second factor, which numpy made, and the first with it"
+        product = accel.gemm(both[0], both[1]).c
+        assert copied == [1]
+    assert all(np.array_equal(array, number * np.eye(300)) for number, array in enumerate(given))
+    assert [array[7, 7] for array in found] == list(range(40))
+    assert np.array_equal(product, np.eye(320))
+
+
+def test_views_outlive_the_accelerator_the_server_and_a_fork(local_server, credential):
+    options = {"environ": {"NM_HOST": "here"}, "fallback": True, "patience_s": 1.0}
+    with connected([local_server], credential, **options) as accel:
+        array = filled(accel, 3)
+        answer = accel.lu(array).lu
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(write)
+            os.read(read, 1)
+            is_right = array[5, 5] == 3.0 and answer[5, 5] == 3.0 and array[5, 6] == answer[5, 6] == 0.0
+            os._exit(0 if is_right else 1)
+        os.close(read)
+        del answer
+        kept = [accel.lu(filled(accel, number)).lu for number in range(10, 20)]
+        local_server.process.kill()
+        assert accel.lu(array).reply.device == "cpu:fallback"
+        assert np.array_equal(accel.empty((2, 2)).shape, (2, 2))
+    os.close(write)
+    assert os.waitpid(child, 0)[1] == 0, "the child sees what it had, not what came after"
+    assert np.array_equal(array, 3 * np.eye(300))
+    assert [each[7, 7] for each in kept] == list(range(10, 20))

@@ -44,7 +44,7 @@ def test_results_by_shared_memory_are_those_by_socket(server, credential, a):
 
 def test_allocated_inputs_stay_as_they_are_and_cost_no_copy(server, credential, a):
     with Client(server.endpoint, credential) as client:
-        (tensor,) = client.allocate(TensorSpec("<f8", (N, N), "F"))
+        tensor = client.empty(TensorSpec("<f8", (N, N), "F"))
         tensor.array()[:] = a
         for n in range(3):
             reply = client.call(Call(f"k{n}", "lu", {}, (tensor,)))

@@ -138,12 +138,52 @@ def test_allocated_memory_needs_no_copy_and_is_left_as_it_is(serve):
         peer.answer(apart)
 
     with Client(serve(script, unix=True, max_lent_bytes=8 * MIB), CREDENTIAL) as client:
-        left, right = client.allocate(SPEC, SPEC)
-        left.data[:] = b"a" * MIB
-        right.data[:] = b"b" * MIB
+        both = client.empty(TensorSpec("|u1", (2, MIB))).array()
+        both[0], both[1] = ord("a"), ord("b")
         for n in range(2):
-            client.call(Call(f"k{n}", "gemm", {}, (left, right)))
-        client.call(Call("k2", "gemm", {}, (left, large())))
+            client.call(Call(f"k{n}", "gemm", {}, (both[0], both[1])))
+        client.call(Call("k2", "gemm", {}, (both[0], large())))
+
+
+def test_what_lies_elsewhere_or_unaligned_or_beyond_is_copied(serve):
+    def script(peer):
+        for expected in (b"a" * MIB, bytes([7]) * MIB, b"a" * (MIB - 8)):
+            request = peer.next_request()
+            assert not request.keep_inputs
+            assert request.placement.segment != 1
+            assert peer.inputs(request) == [expected]
+            peer.answer(request)
+
+    with Client(serve(script, unix=True, max_lent_bytes=8 * MIB), CREDENTIAL) as client:
+        own = client.empty(SPEC).array()
+        own[:] = ord("a")
+        read_only = own[:]
+        read_only.flags.writeable = False
+        for n, given in enumerate((read_only, np.full(MIB, 7, "u1"), own[8:])):
+            client.call(Call(f"k{n}", "echo", {}, (given,)))
+
+
+def test_memory_that_a_child_may_see_serves_nobody_else(serve):
+    def script(peer):
+        seen = []
+        for _ in range(3):
+            request = peer.next_request()
+            seen.append(request.placement.segment)
+            peer.answer(request)
+        assert seen == [1, 2, 2]
+
+    with Client(serve(script, unix=True, max_lent_bytes=8 * MIB), CREDENTIAL) as client:
+        own = client.empty(SPEC).array()
+        own[:] = 5
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        client.call(Call("k0", "echo", {}, (own,)))
+        del own
+        gc.collect()
+        for n in (1, 2):
+            client.call(Call(f"k{n}", "echo", {}, (large(),)))
 
 
 def test_a_refused_loan_means_the_socket_and_is_not_asked_again_at_once(serve):
@@ -289,7 +329,7 @@ def test_memory_of_calls_that_cannot_be_sent_is_free_again(serve):
         peer.answer(request)
 
     with Client(serve(script, unix=True, max_lent_bytes=8 * MIB), CREDENTIAL) as client:
-        [tensor] = client.allocate(SPEC)
+        tensor = client.empty(SPEC)
         for call in (Call("x" * 300, "lu", {}, (tensor,)), Call("x" * 300, "lu", {}, (large(),))):
             with pytest.raises(RejectedError, match="key"):
                 client.call(call)
