@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Dict, Iterable, Mapping, NamedTuple, Optional, Tuple
 
 from yarn_accel.client.signal_errors import reraise_from_signal
-from yarn_accel.client.token_file import HDFS_KIND, TOKEN_VARIABLE, StoredToken, read_tokens
+from yarn_accel.client.token_file import HDFS_DELEGATION_KIND, TOKEN_FILE_VARIABLE, StoredToken, read_tokens
 from yarn_accel.errors import AccelError, ConfigError, StartupError
 from yarn_accel.users import shares_uid
 from yarn_accel.wire import MAX_HDFS_TOKENS, HdfsToken
@@ -75,7 +75,7 @@ class JobUser(NamedTuple):
 
 
 def _tokens(environ: Mapping[str, str]) -> Tuple[HdfsToken, ...]:
-    path = environ.get(TOKEN_VARIABLE, "")
+    path = environ.get(TOKEN_FILE_VARIABLE, "")
     if not path:
         return ()
     try:
@@ -95,7 +95,7 @@ def hdfs_tokens(stored: Iterable[StoredToken]) -> Tuple[HdfsToken, ...]:
     """
     found: Dict[Tuple[bytes, bytes], HdfsToken] = {}
     for each in stored:
-        if each.kind == HDFS_KIND:
+        if each.kind == HDFS_DELEGATION_KIND:
             token = HdfsToken(each.identifier, each.password, each.service)
             found.setdefault((token.identifier, token.password), token)
     return tuple(found.values())[:MAX_HDFS_TOKENS]

@@ -33,7 +33,7 @@ from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.client.discovery import check_peer
 from yarn_accel.client.reporter import Reporter
 from yarn_accel.client.signal_errors import reraise_from_signal
-from yarn_accel.client.token_file import TOKEN_VARIABLE, read_secrets
+from yarn_accel.client.token_file import TOKEN_FILE_VARIABLE, read_secrets
 from yarn_accel.errors import AccelError, ConfigError, UnavailableError
 from yarn_accel.wire.credential import SECRET_ALIAS, claim_token, decode
 
@@ -266,7 +266,7 @@ class DeviceClaim:
             "forms": list(self._forms),
             "gpus": self._n_gpus,
         }
-        token_file = self._environ.get(TOKEN_VARIABLE, "")
+        token_file = self._environ.get(TOKEN_FILE_VARIABLE, "")
         if token_file:
             encoded = read_secrets(Path(token_file).read_bytes()).get(SECRET_ALIAS)
             if encoded is not None:

@@ -14,7 +14,7 @@ from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.client.discovery import ServerWatch
 from yarn_accel.client.dispatch_state import ServersFound
 from yarn_accel.client.signal_errors import reraise_from_signal
-from yarn_accel.client.token_file import TOKEN_VARIABLE, read_secrets
+from yarn_accel.client.token_file import TOKEN_FILE_VARIABLE, read_secrets
 from yarn_accel.errors import AccelError, StartupError
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential, decode
 
@@ -147,9 +147,9 @@ def load_credential(
     Raises:
         StartupError: no token file, an unreadable one, no credential in it, or an expired one.
     """
-    path = os.fspath(given) if given is not None else environ.get(TOKEN_VARIABLE, "")
+    path = os.fspath(given) if given is not None else environ.get(TOKEN_FILE_VARIABLE, "")
     if not path:
-        raise StartupError("no credential: {} is not set".format(TOKEN_VARIABLE), cure=_SUBMIT)
+        raise StartupError("no credential: {} is not set".format(TOKEN_FILE_VARIABLE), cure=_SUBMIT)
     try:
         secrets = read_secrets(Path(path).read_bytes())
         credential = decode(secrets[SECRET_ALIAS])

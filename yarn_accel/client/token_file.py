@@ -1,4 +1,4 @@
-"""Read the tokens and secrets of a Hadoop token storage file, and write one with secrets.
+"""Read and write Hadoop's token storage files: tokens and secrets, each with an alias.
 
 Hadoop hands a task its credentials in the file named by ``HADOOP_TOKEN_FILE_LOCATION``; a job is given some
 with ``mapreduce.job.credentials.binary``. The file is ``HDTS``, one byte of format, and then
@@ -9,17 +9,17 @@ with ``mapreduce.job.credentials.binary``. The file is ``HDTS``, one byte of for
 * format 1 (Protocol Buffers): one length-delimited message whose field 1 repeats tokens and field 2 secrets,
   a secret being a message of field 1 (alias) and field 3 (value).
 
-This project keeps a secret of its own there; the tokens are Hadoop's. Nothing here puts a value into an error
-message. Standard library only, Python 3.8.
+This project keeps a secret of its own there; the tokens are Hadoop's. Format 0 is written. Nothing here puts
+a value into an error message. Standard library only, Python 3.8.
 """
 
 from __future__ import annotations
 
 import base64
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Tuple
+from typing import Dict, Iterator, Mapping, NamedTuple, Tuple
 
 from yarn_accel.client.writable import decode_number, encode_number, n_bytes_after
-from yarn_accel.errors import RemoteProtocolError
+from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
 
 MAGIC = b"HDTS"
 FORMAT_WRITABLE = 0
@@ -31,9 +31,9 @@ MAX_FIELD_BYTES = 1 << 20
 Secrets = Dict[str, bytes]
 
 #: The kind of the tokens that a NameNode gives.
-HDFS_KIND = "HDFS_DELEGATION_TOKEN"
+HDFS_DELEGATION_KIND = "HDFS_DELEGATION_TOKEN"
 #: Where Hadoop says which file has the credentials of a container, or of a task.
-TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
+TOKEN_FILE_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 
 
 class StoredToken(NamedTuple):
@@ -42,7 +42,7 @@ class StoredToken(NamedTuple):
     Attributes:
         identifier: describes the right; only the service reads it.
         password: its secret half; `repr` shows neither of the two.
-        kind: such as `HDFS_KIND`.
+        kind: such as `HDFS_DELEGATION_KIND`.
         service: whom it is for: ``address:port``, or ``ha-hdfs:NAME`` for a name service.
     """
 
@@ -67,7 +67,7 @@ def read_secrets(data: bytes) -> Secrets:
     Raises:
         RemoteProtocolError: not such a file, or damaged; the message names the byte offset, never a value.
     """
-    return _read(data)[1]
+    return read_stored(data)[1]
 
 
 def read_tokens(data: bytes) -> Tuple[StoredToken, ...]:
@@ -76,10 +76,15 @@ def read_tokens(data: bytes) -> Tuple[StoredToken, ...]:
     Raises:
         RemoteProtocolError: as `read_secrets`.
     """
-    return tuple(_read(data)[0])
+    return tuple(read_stored(data)[0].values())
 
 
-def _read(data: bytes) -> Tuple[List[StoredToken], Secrets]:
+def read_stored(data: bytes) -> Tuple[Dict[str, StoredToken], Secrets]:
+    """The tokens and the secrets of a token storage file, by alias.
+
+    Raises:
+        RemoteProtocolError: as `read_secrets`.
+    """
     if len(data) > MAX_FILE_BYTES:
         raise RemoteProtocolError("token file: {} bytes, the limit is {}".format(len(data), MAX_FILE_BYTES))
     if data[:4] != MAGIC or len(data) < 5:
@@ -92,12 +97,32 @@ def _read(data: bytes) -> Tuple[List[StoredToken], Secrets]:
 
 
 def write_secrets(secrets: Mapping[str, bytes]) -> bytes:
-    """A token storage file (format 0) that holds these secrets and no token."""
-    parts = [MAGIC, bytes((FORMAT_WRITABLE,)), encode_number(0), encode_number(len(secrets))]
-    for alias in sorted(secrets):
-        name = alias.encode("utf-8")
-        parts += [encode_number(len(name)), name, encode_number(len(secrets[alias])), secrets[alias]]
+    """A token storage file that holds these secrets and no token."""
+    return write_stored({}, secrets)
+
+
+def write_stored(tokens: Mapping[str, StoredToken], secrets: Mapping[str, bytes]) -> bytes:
+    """A token storage file in format 0, the one that every Hadoop reads; aliases sorted.
+
+    Raises:
+        LocalProtocolError: a value is longer than what is read.
+    """
+    parts = [MAGIC, bytes((FORMAT_WRITABLE,)), encode_number(len(tokens))]
+    for alias, token in sorted(tokens.items()):
+        parts += [_field(alias.encode("utf-8")), _field(token.identifier), _field(token.password)]
+        parts += [_field(token.kind.encode("utf-8")), _field(token.service.encode("utf-8"))]
+    parts.append(encode_number(len(secrets)))
+    for alias, value in sorted(secrets.items()):
+        parts += [_field(alias.encode("utf-8")), _field(value)]
     return b"".join(parts)
+
+
+def _field(raw: bytes) -> bytes:
+    if len(raw) > MAX_FIELD_BYTES:
+        raise LocalProtocolError(
+            "token file: a field of {} bytes, the limit is {}".format(len(raw), MAX_FIELD_BYTES)
+        )
+    return encode_number(len(raw)) + raw
 
 
 class _FieldReader:
@@ -135,12 +160,12 @@ class _FieldReader:
             raise RemoteProtocolError("token file: text at offset {} is not UTF-8".format(at)) from None
 
 
-def _read_writable(cursor: _FieldReader) -> Tuple[List[StoredToken], Secrets]:
-    tokens: List[StoredToken] = []
+def _read_writable(cursor: _FieldReader) -> Tuple[Dict[str, StoredToken], Secrets]:
+    tokens: Dict[str, StoredToken] = {}
     for _ in range(_read_count(cursor)):
-        _read_field(cursor)  # the alias
+        alias = _read_text(cursor)
         identifier, password = _read_field(cursor), _read_field(cursor)
-        tokens.append(StoredToken(identifier, password, _read_text(cursor), _read_text(cursor)))
+        tokens[alias] = StoredToken(identifier, password, _read_text(cursor), _read_text(cursor))
     secrets: Secrets = {}
     for _ in range(_read_count(cursor)):
         alias = _read_text(cursor)
@@ -168,22 +193,23 @@ def _read_number(cursor: _FieldReader) -> int:
     return decode_number(first + cursor.take(n_bytes_after(first[0])))
 
 
-def _read_protobuf(cursor: _FieldReader) -> Tuple[List[StoredToken], Secrets]:
+def _read_protobuf(cursor: _FieldReader) -> Tuple[Dict[str, StoredToken], Secrets]:
     at = cursor.position
     size = cursor.bounded(_read_varint(cursor), MAX_FILE_BYTES, "length", at)
     start = cursor.position
     cursor.take(size)
-    tokens: List[StoredToken] = []
+    tokens: Dict[str, StoredToken] = {}
     secrets: Secrets = {}
     for number, item in _fields(_FieldReader(cursor.data, start, start + size)):
         at = item.position
         fields = _contents(item)
+        alias = item.text(fields.get(1, b""), at)
         if number == 1 and 2 in fields:
             parts = _contents(_FieldReader(fields[2], 0, len(fields[2])))
             kind, service = (item.text(parts.get(each, b""), at) for each in (3, 4))
-            tokens.append(StoredToken(parts.get(1, b""), parts.get(2, b""), kind, service))
+            tokens[alias] = StoredToken(parts.get(1, b""), parts.get(2, b""), kind, service)
         elif number == 2:
-            secrets[item.text(fields.get(1, b""), at)] = fields.get(3, b"")
+            secrets[alias] = fields.get(3, b"")
     return tokens, secrets
 
 

@@ -28,7 +28,13 @@ import urllib.request
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
 
-from yarn_accel.client.token_file import HDFS_KIND, MAX_FILE_BYTES, TOKEN_VARIABLE, StoredToken, read_tokens
+from yarn_accel.client.token_file import (
+    HDFS_DELEGATION_KIND,
+    MAX_FILE_BYTES,
+    TOKEN_FILE_VARIABLE,
+    StoredToken,
+    read_tokens,
+)
 from yarn_accel.errors import UNKNOWN_STORAGE, RemoteProtocolError, StorageError
 from yarn_accel.local_filesystem import file_error, temporary_name
 from yarn_accel.uris import authority_of, file_uri, shown, split_authority, split_uri
@@ -95,7 +101,7 @@ class WebHdfs:
         self._address = http_address or environ.get(
             "dfs_namenode_https_address" if self._is_tls else "dfs_namenode_http_address", ""
         )
-        self._token_path = environ.get(TOKEN_VARIABLE, "")
+        self._token_path = environ.get(TOKEN_FILE_VARIABLE, "")
         self._ca_path = environ.get(CA_VARIABLE, "")
         self._user = user or environ.get("HADOOP_USER_NAME", "") or environ.get("mapreduce_job_user_name", "")
         self._default_fs = environ.get("fs_defaultFS", "")
@@ -267,10 +273,10 @@ class WebHdfs:
         except (OSError, RemoteProtocolError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise StorageError(
-                "{}: no token: {} ({}): {}".format(shown(uri), TOKEN_VARIABLE, self._token_path, why),
+                "{}: no token: {} ({}): {}".format(shown(uri), TOKEN_FILE_VARIABLE, self._token_path, why),
                 cure="run it as a task of Hadoop, which hands a job's tokens to its tasks",
             ) from None
-        found = [each for each in tokens if each.kind == HDFS_KIND]
+        found = [each for each in tokens if each.kind == HDFS_DELEGATION_KIND]
         named = authority_of(split_uri(uri).authority or self._default_fs)
         for each in found:
             if _is_for(each, named):

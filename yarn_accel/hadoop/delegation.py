@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 
 from yarn_accel.adapters.hadoop_rpc import Address, Kerberos, RpcSettings, Token
 from yarn_accel.adapters.hadoop_rpc.clients import NameNode, ResourceManager, hdfs_service
-from yarn_accel.adapters.hadoop_rpc.tokens import HDFS_DELEGATION_KIND, owner_of
+from yarn_accel.adapters.hadoop_rpc.tokens import owner_of
+from yarn_accel.client.token_file import HDFS_DELEGATION_KIND
 from yarn_accel.errors import AccelError, UnavailableError
 from yarn_accel.hadoop.site import SiteSettings
 

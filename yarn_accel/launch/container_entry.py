@@ -30,7 +30,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yarn_accel.client.token_file import TOKEN_VARIABLE, read_secrets
+from yarn_accel.client.token_file import TOKEN_FILE_VARIABLE, read_secrets
 from yarn_accel.errors import AccelError, ConfigError, RemoteProtocolError, StartupError
 from yarn_accel.launch.device_lock import take_from_environment
 from yarn_accel.launch.token_follower import follow
@@ -131,7 +131,7 @@ def deliver(environ: Mapping[str, str], folder: Path) -> tuple[str, ...]:
     Raises:
         StartupError: the credentials cannot be read, or a file cannot be written.
     """
-    place = environ.get(TOKEN_VARIABLE)
+    place = environ.get(TOKEN_FILE_VARIABLE)
     if not place or "CONTAINER_ID" not in environ:
         return ()
     try:

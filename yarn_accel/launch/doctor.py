@@ -37,12 +37,7 @@ from yarn_accel.adapters.hadoop_rpc.methods import (
     Method,
 )
 from yarn_accel.adapters.hadoop_rpc.rpc_errors import StandbyError
-from yarn_accel.adapters.hadoop_rpc.tokens import (
-    HDFS_DELEGATION_KIND,
-    TOKEN_FILE_VARIABLE,
-    owner_of,
-    read_token_file,
-)
+from yarn_accel.adapters.hadoop_rpc.tokens import owner_of, read_token_file
 from yarn_accel.adapters.hadoop_rpc.transport import Address, RpcConnection
 from yarn_accel.adapters.kerberos_files import (
     KEYTAB_MAGIC,
@@ -53,6 +48,7 @@ from yarn_accel.adapters.kerberos_files import (
     read_keytab,
     read_krb5_conf,
 )
+from yarn_accel.client.token_file import HDFS_DELEGATION_KIND, TOKEN_FILE_VARIABLE
 from yarn_accel.core.site_checks import (
     HDFS,
     KDC,

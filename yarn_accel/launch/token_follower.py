@@ -21,7 +21,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from yarn_accel.client.token_file import TOKEN_VARIABLE
+from yarn_accel.client.token_file import HDFS_DELEGATION_KIND, TOKEN_FILE_VARIABLE
 from yarn_accel.core.token_renewal import look_interval_s
 from yarn_accel.errors import AccelError, StorageError
 
@@ -38,7 +38,7 @@ _NEWER = "newer"
 
 def follow(environ: Mapping[str, str]) -> threading.Event | None:
     """Look for newer tokens in a daemon thread, until the returned event is set; None: nobody renews them."""
-    uri, place = environ.get(TOKENS_LOCATION, ""), environ.get(TOKEN_VARIABLE, "")
+    uri, place = environ.get(TOKENS_LOCATION, ""), environ.get(TOKEN_FILE_VARIABLE, "")
     if not uri or not place:
         return None
     done = threading.Event()
@@ -61,7 +61,7 @@ def _looked(uri: str, place: Path) -> str:
     flags = ["-S"] if "ACCEL_ENVIRONMENT" in os.environ else []
     words = [sys.executable, *flags, "-m", __name__, uri, str(place)]
     found = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    environ = {**os.environ, "PYTHONPATH": found, TOKEN_VARIABLE: str(place)}
+    environ = {**os.environ, "PYTHONPATH": found, TOKEN_FILE_VARIABLE: str(place)}
     try:
         done = subprocess.run(
             words,
@@ -82,7 +82,7 @@ def _looked(uri: str, place: Path) -> str:
 
 def interval_s(place: Path) -> float:
     """How long to wait before the next look, by the life of a container's tokens."""
-    from yarn_accel.adapters.hadoop_rpc.tokens import HDFS_DELEGATION_KIND, owner_of, read_token_file
+    from yarn_accel.adapters.hadoop_rpc.tokens import owner_of, read_token_file
 
     try:
         owner = owner_of(read_token_file(place.read_bytes()).of_kind(HDFS_DELEGATION_KIND))

@@ -11,13 +11,9 @@ from secrets import token_hex
 
 from yarn_accel.adapters.hadoop_rpc import AM_RM_KIND, Token, TokenFile, read_token_file, write_token_file
 from yarn_accel.adapters.hadoop_rpc.framing import Identity, User
-from yarn_accel.adapters.hadoop_rpc.tokens import (
-    HDFS_DELEGATION_KIND,
-    RM_DELEGATION_KIND,
-    TOKEN_FILE_VARIABLE,
-    under_name,
-)
+from yarn_accel.adapters.hadoop_rpc.tokens import RM_DELEGATION_KIND, under_name
 from yarn_accel.adapters.signed_http import sender_key
+from yarn_accel.client.token_file import HDFS_DELEGATION_KIND, TOKEN_FILE_VARIABLE
 from yarn_accel.errors import AuthenticationError, StartupError
 from yarn_accel.wire.credential import SECRET_ALIAS, encode, issue
 

@@ -31,7 +31,8 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     RetryPolicy,
 )
 from yarn_accel.adapters.hadoop_rpc.sasl import Protection
-from yarn_accel.adapters.hadoop_rpc.tokens import TOKEN_FILE_VARIABLE, name_tokens
+from yarn_accel.adapters.hadoop_rpc.tokens import name_tokens
+from yarn_accel.client.token_file import TOKEN_FILE_VARIABLE
 from yarn_accel.core import binding
 from yarn_accel.core.application import Application, ContainerRole, NodeSelector, RoleResource, RoleTable
 from yarn_accel.core.application import commands as cmd

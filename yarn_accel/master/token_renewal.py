@@ -31,7 +31,8 @@ from yarn_accel.adapters.hadoop_rpc import (
     TokenFile,
     write_token_file,
 )
-from yarn_accel.adapters.hadoop_rpc.tokens import TOKEN_FILE_VARIABLE, owner_of, replace_tokens, under_name
+from yarn_accel.adapters.hadoop_rpc.tokens import owner_of, replace_tokens, under_name
+from yarn_accel.client.token_file import TOKEN_FILE_VARIABLE
 from yarn_accel.core.token_renewal import TokenTimes, look_interval_s
 from yarn_accel.errors import AccelError, ConfigError
 from yarn_accel.hadoop.delegation import ApplicationTokens, cancel, delegate, prolong

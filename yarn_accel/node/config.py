@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from yarn_accel.adapters.settings_file import complaints, read_settings
-from yarn_accel.client.token_file import TOKEN_VARIABLE, read_secrets
+from yarn_accel.client.token_file import TOKEN_FILE_VARIABLE, read_secrets
 from yarn_accel.core.tasks.late_binding.values import LateBindingSettings
 from yarn_accel.core.tasks.policies import make
 from yarn_accel.errors import AccelError, ConfigError
@@ -250,10 +250,10 @@ def read_key(config: MasterSettings, environ: Mapping[str, str]) -> bytes:
     """
     if config.key_file:
         return _key_from_file(Path(config.key_file), config.node)
-    path = environ.get(TOKEN_VARIABLE, "")
+    path = environ.get(TOKEN_FILE_VARIABLE, "")
     if not path:
         raise ConfigError(
-            f"key_file is not set, and neither is {TOKEN_VARIABLE}",
+            f"key_file is not set, and neither is {TOKEN_FILE_VARIABLE}",
             cure="make a key with `yarn-accel node make-key`, or let `yarn-accel start` start the agents",
         )
     try:
@@ -271,7 +271,7 @@ def key_place(config: MasterSettings, environ: Mapping[str, str]) -> str:
     """Where `read_key` looks, in words."""
     if config.key_file:
         return f"key_file {config.key_file}"
-    return f"the credentials {environ.get(TOKEN_VARIABLE, '')}"
+    return f"the credentials {environ.get(TOKEN_FILE_VARIABLE, '')}"
 
 
 def _key_from_file(path: Path, node: str) -> bytes:

@@ -20,7 +20,7 @@ import aiohttp
 
 from yarn_accel.adapters.rest import get_json, listed_applications, newest_first, running_path
 from yarn_accel.adapters.signed_http import MAX_BODY_BYTES, Signer, exchange
-from yarn_accel.client.token_file import TOKEN_VARIABLE
+from yarn_accel.client.token_file import TOKEN_FILE_VARIABLE
 from yarn_accel.errors import AccelError, AuthenticationError, RejectedError, UnavailableError
 from yarn_accel.node.config import MasterSettings
 
@@ -120,11 +120,11 @@ def _own_token() -> Token:
     from yarn_accel.adapters.hadoop_rpc import read_token_file
     from yarn_accel.adapters.hadoop_rpc.tokens import RM_DELEGATION_KIND
 
-    place = os.environ.get(TOKEN_VARIABLE, "")
+    place = os.environ.get(TOKEN_FILE_VARIABLE, "")
     try:
         return read_token_file(Path(place).read_bytes()).of_kind(RM_DELEGATION_KIND)
     except OSError as error:
-        raise UnavailableError(f"{TOKEN_VARIABLE} ({place}): {error.strerror}") from None
+        raise UnavailableError(f"{TOKEN_FILE_VARIABLE} ({place}): {error.strerror}") from None
 
 
 def _as_rest(report: ApplicationReport) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from yarn_accel.adapters.hadoop_rpc import read_token_file
 from yarn_accel.adapters.hadoop_rpc.kerberos import Security
-from yarn_accel.adapters.hadoop_rpc.tokens import HDFS_DELEGATION_KIND, TOKEN_FILE_VARIABLE
+from yarn_accel.client.token_file import HDFS_DELEGATION_KIND, TOKEN_FILE_VARIABLE
 from yarn_accel.core.ended_applications import MAX_APPLICATIONS, MAX_ENDED_BYTES, parse_ended
 from yarn_accel.core.requests.records import Failure
 from yarn_accel.errors import AccelError, AuthenticationError, ConfigError, RemoteProtocolError, StartupError

@@ -36,8 +36,9 @@ from yarn_accel.adapters.hadoop_rpc import Address, Token, TokenFile, read_token
 from yarn_accel.adapters.hadoop_rpc.clients import hdfs_service
 from yarn_accel.adapters.hadoop_rpc.kerberos import AUTHENTICATION_KEY, Kerberos, Security
 from yarn_accel.adapters.hadoop_rpc.methods import NAMENODE_CLIENT
-from yarn_accel.adapters.hadoop_rpc.tokens import HDFS_DELEGATION_KIND, TOKEN_FILE_VARIABLE, read_identifier
+from yarn_accel.adapters.hadoop_rpc.tokens import read_identifier
 from yarn_accel.adapters.hadoop_rpc.transport import RpcConnection, RpcSettings
+from yarn_accel.client.token_file import HDFS_DELEGATION_KIND, TOKEN_FILE_VARIABLE
 from yarn_accel.errors import (
     AccelError,
     AuthenticationError,

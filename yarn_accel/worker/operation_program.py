@@ -13,13 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from yarn_accel.adapters.hadoop_rpc.tokens import (
-    HDFS_DELEGATION_KIND,
-    TokenFile,
-    read_token_file,
-    write_token_file,
-)
-from yarn_accel.client.token_file import TOKEN_VARIABLE
+from yarn_accel.adapters.hadoop_rpc.tokens import TokenFile, read_token_file, write_token_file
+from yarn_accel.client.token_file import HDFS_DELEGATION_KIND, TOKEN_FILE_VARIABLE
 from yarn_accel.core.tasks.applications import OPERATION_PROGRAM
 from yarn_accel.core.tasks.attempt_orders import AttemptOrder
 from yarn_accel.core.tasks.values import Form
@@ -85,7 +80,7 @@ class OperationProgram:
         """
         self.follow()
         own = dict(order.environment)
-        hdfs = {TOKEN_VARIABLE: self.hdfs_file, DEFAULT_FS_VARIABLE: self.default_fs}
+        hdfs = {TOKEN_FILE_VARIABLE: self.hdfs_file, DEFAULT_FS_VARIABLE: self.default_fs}
         found = {name: value for name, value in hdfs.items() if self.hdfs_file and value and name not in own}
         if order.argv[0] != OPERATION_PROGRAM:
             return found
@@ -94,7 +89,7 @@ class OperationProgram:
         if order.form is Form.GPU:
             if not self.token_file:
                 raise ConfigError("this worker got no credential for pipeline servers")
-            found[TOKEN_VARIABLE] = self.token_file
+            found[TOKEN_FILE_VARIABLE] = self.token_file
             if self.agent_socket:
                 found["ACCEL_AGENT"] = self.agent_socket
         return found
@@ -106,7 +101,7 @@ def operation_program(
     """Put what the worker's own token file has for tasks into files in `folder`."""
     for name in (_TOKEN_FILE, _HDFS_FILE):  # Of a worker that was here before.
         (folder / name).unlink(missing_ok=True)
-    own_file = environ.get(TOKEN_VARIABLE, "")
+    own_file = environ.get(TOKEN_FILE_VARIABLE, "")
     program = OperationProgram("", agent_socket, "", default_fs, own_file, folder)
     program.follow()
     return program

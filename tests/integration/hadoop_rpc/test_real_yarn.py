@@ -24,6 +24,7 @@ PACKAGE = (
     "yarn_accel/errors.py",
     "yarn_accel/local_filesystem.py",
     "yarn_accel/uris.py",
+    "yarn_accel/client/token_file.py",
     "yarn_accel/client/writable.py",
 )
 DEADLINE_S = 90.0

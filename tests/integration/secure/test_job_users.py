@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fixtures.hadoop_conf import conf_without
 from tests.fixtures.hdfs_tokens import Issuer
 from tests.fixtures.programs import ran
 from tests.fixtures.secure_cluster import application
+from tests.fixtures.user_storage_server import n_connections
+from tests.fixtures.waiting import until
 from yarn_accel.adapters.hadoop_rpc import read_token_file, write_token_file
 from yarn_accel.adapters.hadoop_rpc.tokens import TokenFile
 from yarn_accel.testbed import Cluster
@@ -64,6 +72,62 @@ with connect("hadoop", fallback=False, patience_s=1.0) as accel:
             break
         n_served += 1
         time.sleep(0.05)
+"""
+
+#: A mapper that leaves a process behind, which goes on as the job's user for as long as its server lets it.
+LINGERS = """
+import json, os, sys, time
+from pathlib import Path
+from yarn_accel.client import connect
+from yarn_accel.errors import AccelError
+uri, notes = sys.stdin.readline().split()
+
+def note(**values):
+    with open(notes, "a") as file:
+        file.write(json.dumps({**values, "at_s": time.time()}) + "\\n")
+
+def linger():
+    until_s, n_served = time.monotonic() + 300, 0
+    with connect("hadoop", fallback=False, patience_s=1.0) as accel:
+        while time.monotonic() < until_s:
+            try:
+                accel.lu(uri + ".npy", output=uri + ".npz")
+            except AccelError as error:
+                return note(n_served=n_served, ended=str(error))
+            n_served += 1
+            if n_served == 1:
+                note(pid=os.getpid(), job=os.environ["CONTAINER_ID"])
+            time.sleep(0.05)
+
+if os.fork() == 0:
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for each in (0, 1, 2):
+        os.dup2(null, each)
+    try:
+        linger()
+    except BaseException as error:
+        note(broke=repr(error))
+    os._exit(0)
+for _ in range(1200):
+    if os.path.exists(notes):
+        break
+    time.sleep(0.1)
+print(Path(notes).read_text())
+"""
+#: Tells when the ResourceManager first reports the end of an application.
+WATCHES = """
+import asyncio, sys, time
+from yarn_accel.adapters.hadoop_rpc import ApplicationId
+from yarn_accel.hadoop.rm_client import RmClient
+async def watch():
+    async with RmClient.load().manager() as manager:
+        while True:
+            found = await manager.report(ApplicationId.parse(sys.argv[1]))
+            if found.state is not None and found.state.is_final:
+                return print(time.time(), found.state.name)
+            await asyncio.sleep(0.05)
+asyncio.run(watch())
 """
 
 
@@ -125,6 +189,73 @@ def test_two_users_with_one_file_each_through_one_server(
         finally:
             stopped = command(users["alice"], "stop")
         assert stopped.returncode == 0, stopped.stderr
+
+
+@pytest.mark.slow
+def test_the_storage_of_a_user_ends_with_the_job(
+    secure: Cluster,
+    login: Login,
+    command: Run,
+    environment: dict[str, Any],
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """A process of a real MapReduce job outlives it, with an open connection: the server ends that.
+
+    The aim is 5 s after the ResourceManager reports the job's end; the figures are printed.
+    """
+    conf = conf_without(secure.conf_dir, tmp_path / "conf", "binding_file")
+    users = {name: {**login(name), "HADOOP_CONF_DIR": str(conf)} for name in ("alice", "bob")}
+    bob = users["bob"]
+    ran([sys.executable, "-c", STORE, "write", "/user/bob/lingers.npy"], env=bob, check=True)
+    cert, key = certificate_for(tmp_path, str(secure.plan.node("w1").address))
+    pipeline = {"user_tokens": "shared-uid", "tls_cert_file": str(cert), "tls_key_file": str(key)}
+    notes, port = tmp_path / "notes", Issuer(bob).port
+    (tmp_path / "mapper.py").write_text(LINGERS)
+    write = "import os, sys; from yarn_accel.storage import Store; Store(os.environ['HADOOP_CONF_DIR'])"
+    write += ".write_atomic('hdfs:///user/bob/lines', [sys.argv[1].encode()])"
+    line = f"hdfs:///user/bob/lingers {notes}\n"
+    ran([sys.executable, "-c", write, line], env=bob, check=True)
+    words = ["-D", "mapreduce.job.reduces=0", "-D", "mapreduce.job.maps=1", "-input", "/user/bob/lines"]
+    words += ["-D", "mapreduce.map.maxattempts=1", "-output", "/user/bob/streamed"]
+    words += ["-mapper", str(tmp_path / "mapper.py")]
+    words += ["-cmdenv", "ACCEL_SERVICE_USER=0", "-cmdenv", f"ACCEL_SERVER_CA_FILE={cert}"]
+
+    def noted() -> list[dict[str, Any]]:
+        return [json.loads(each) for each in notes.read_text().splitlines()] if notes.exists() else []
+
+    with application(secure, tmp_path, sections=environment, pipeline=pipeline) as app:
+        try:
+            started = command(users["alice"], "start", "--config", str(app.settings), "--wait")
+            assert started.returncode == 0, started.stderr
+            state = json.loads((app.run_dir / "w1" / "state.json").read_text())
+            server = state["server"]["pid"]
+            assert n_connections(port, server) == 0
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                job = pool.submit(command, bob, "streaming", "--python", sys.executable, *words)
+                until(lambda: noted() or job.done(), "the mapper's process is served")
+                assert noted(), job.result().stderr
+                name = "_".join(["application", *noted()[0]["job"].split("_")[-4:-2]])
+                assert n_connections(port, server) > 0
+                watched = ran([sys.executable, "-c", WATCHES, name], env=bob)
+                until(lambda: n_connections(port, server) == 0, "the user's storage is gone")
+                gone_s = time.time()
+                assert job.result().returncode == 0, job.result().stderr
+            until(lambda: len(noted()) > 1, "the process of the job ends")
+            reported_s, how = watched.stdout.split()
+            last = noted()[-1]
+            assert how == "FINISHED", watched.stderr
+            assert last.get("n_served", 0) > 0, last
+            assert f"{name} has ended" in last["ended"], last
+            for what, at_s in (("last request refused", last["at_s"]), ("connections closed", gone_s)):
+                after_s = round(at_s - float(reported_s), 2)
+                record_property(what, after_s)
+                print(f"{what} {after_s} s after the ResourceManager reported the end of the job")
+        finally:
+            for each in noted()[:1]:
+                with contextlib.suppress(ProcessLookupError, KeyError):
+                    os.kill(each["pid"], signal.SIGKILL)
+            command(users["alice"], "stop")
 
 
 def certificate_for(folder: Path, address: str) -> tuple[Path, Path]:

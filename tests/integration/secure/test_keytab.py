@@ -25,7 +25,8 @@ from tests.fixtures.programs import ran
 from tests.fixtures.secure_cluster import Application, application, secure_cluster
 from tests.integration.secure.test_smoke import MAPPER, STORE
 from yarn_accel.adapters.hadoop_rpc import read_token_file
-from yarn_accel.adapters.hadoop_rpc.tokens import HDFS_DELEGATION_KIND, owner_of
+from yarn_accel.adapters.hadoop_rpc.tokens import owner_of
+from yarn_accel.client.token_file import HDFS_DELEGATION_KIND
 from yarn_accel.testbed import Cluster
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.root, pytest.mark.slow]

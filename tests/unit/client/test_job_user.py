@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.hdfs_tokens import in_format_1
 from yarn_accel.adapters.hadoop_rpc import Token, TokenFile, write_token_file
-from yarn_accel.adapters.hadoop_rpc.protobuf import delimited, encode
-from yarn_accel.adapters.hadoop_rpc.tokens import CredentialsEntry, StoredCredentials
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.client import Client
 from yarn_accel.client.job_user import JobUser, hdfs_tokens
@@ -183,11 +182,8 @@ def test_a_refusal_is_an_error_with_its_cure(serve, failed, error):
 
 
 def written(form):
-    if form == 0:
-        return write_token_file(TokenFile(STORED, {"x": b"y"}))
-    entries = tuple(CredentialsEntry(alias, token) for alias, token in STORED.items())
-    secrets = (CredentialsEntry("x", None, b"y"),)
-    return b"HDTS\x01" + delimited(encode(StoredCredentials(entries, secrets)))
+    content = TokenFile(STORED, {"x": b"y"})
+    return write_token_file(content) if form == 0 else in_format_1(content)
 
 
 @pytest.mark.parametrize("form", [0, 1])

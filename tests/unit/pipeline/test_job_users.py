@@ -9,11 +9,12 @@ import pytest
 from tests.fixtures.user_files import write_site
 from tests.fixtures.waiting import until
 from tests.unit.pipeline.token_namenode import issued
-from yarn_accel.adapters.hadoop_rpc.tokens import HDFS_DELEGATION_KIND, Token, TokenFile, write_token_file
+from yarn_accel.adapters.hadoop_rpc.tokens import Token, TokenFile, write_token_file
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.calls import Call, Reference
 from yarn_accel.client.client import Client
 from yarn_accel.client.job_user import JobUser
+from yarn_accel.client.token_file import HDFS_DELEGATION_KIND
 from yarn_accel.errors import (
     AuthenticationError,
     ConfigError,

@@ -19,7 +19,7 @@ from tests.unit.pipeline.token_namenode import FAR_S, identifier, issued
 from yarn_accel.adapters.hadoop_rpc import Address, Token, TokenFile, write_token_file
 from yarn_accel.adapters.hadoop_rpc.kerberos import AUTHENTICATION_KEY
 from yarn_accel.adapters.hadoop_rpc.sasl import SaslAuth
-from yarn_accel.adapters.hadoop_rpc.tokens import HDFS_DELEGATION_KIND
+from yarn_accel.client.token_file import HDFS_DELEGATION_KIND
 from yarn_accel.errors import AuthenticationError, ConfigError, StartupError, StorageError
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.user_storage import UserStorage, drop_kerberos, site_services

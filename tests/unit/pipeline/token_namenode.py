@@ -12,7 +12,7 @@ from tests.unit.adapters.hadoop_rpc.fake_hadoop import STANDBY, FakeHadoop, Refu
 from yarn_accel.adapters.hadoop_rpc import Token
 from yarn_accel.adapters.hadoop_rpc.methods import NAMENODE_CLIENT, Method
 from yarn_accel.adapters.hadoop_rpc.protobuf import string
-from yarn_accel.adapters.hadoop_rpc.tokens import HDFS_DELEGATION_KIND
+from yarn_accel.client.token_file import HDFS_DELEGATION_KIND
 from yarn_accel.client.writable import encode_number
 from yarn_accel.wire import HdfsToken
 

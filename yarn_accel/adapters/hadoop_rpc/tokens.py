@@ -1,13 +1,10 @@
 """Hadoop's tokens, and the files that hold them beside secrets.
 
 Hadoop hands a container its credentials in the file named by ``HADOOP_TOKEN_FILE_LOCATION``, and takes those
-of a container in the same form in its launch context.  Both formats are read, and format 0 is written.
-Format 0 is ``Writable``: counts and lengths as variable-length numbers, a token being alias, identifier,
-password, kind and service.  Format 1 is one delimited `StoredCredentials` message.  No value ever appears in
-an error message or in `repr`.
+of a container in the same form in its launch context.  `client.token_file` knows both formats of these files.
+No value ever appears in an error message or in `repr`.
 """
 
-# ruff: noqa: RUF009 - `enum` and `message` declare fields, as dataclasses.field does
 from __future__ import annotations
 
 import re
@@ -15,14 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from yarn_accel.adapters.hadoop_rpc.protobuf import (
-    binary,
-    decode_delimited,
-    message,
-    string,
-)
-from yarn_accel.client.writable import decode_number, encode_number, n_bytes_after
-from yarn_accel.errors import AuthenticationError, LocalProtocolError, RemoteProtocolError
+from yarn_accel.adapters.hadoop_rpc.protobuf import binary, string
+from yarn_accel.client.token_file import HDFS_DELEGATION_KIND, StoredToken, read_stored, write_stored
+from yarn_accel.client.writable import decode_number, n_bytes_after
+from yarn_accel.errors import AuthenticationError, RemoteProtocolError
 from yarn_accel.local_filesystem import LocalFiles, write_whole
 
 
@@ -46,36 +39,8 @@ class Token:
         return f"Token(kind={self.kind!r}, service={self.service!r}, {len(self.identifier)} bytes)"
 
 
-@dataclass(frozen=True, slots=True)
-class CredentialsEntry:
-    """A named token or secret in a token file."""
-
-    alias: str = string(1, "", required=True)
-    token: Token | None = message(2, Token)
-    secret: bytes | None = binary(3)
-
-    def __repr__(self) -> str:
-        return f"CredentialsEntry({self.alias!r})"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredCredentials:
-    """The content of a token file in format 1."""
-
-    tokens: tuple[CredentialsEntry, ...] = message(1, CredentialsEntry, repeated=True)
-    secrets: tuple[CredentialsEntry, ...] = message(2, CredentialsEntry, repeated=True)
-
-
 AM_RM_KIND = "YARN_AM_RM_TOKEN"
 RM_DELEGATION_KIND = "RM_DELEGATION_TOKEN"
-HDFS_DELEGATION_KIND = "HDFS_DELEGATION_TOKEN"
-#: Names the token file of a container, or of a job.
-TOKEN_FILE_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
-_MAGIC = b"HDTS"
-_WRITABLE, _PROTOBUF = 0, 1
-_MAX_FILE_BYTES = 16 << 20
-_MAX_ENTRIES = 10_000
-_MAX_FIELD_BYTES = 1 << 20
 #: The year 5000 or so.
 _MAX_MS = 10**14
 _MAX_IDENTIFIER_BYTES = 4096
@@ -151,7 +116,7 @@ def read_identifier(identifier: bytes) -> TokenOwner:
         )
     if identifier[:1] != b"\0":
         raise RemoteProtocolError("token: its identifier has no version 0")
-    cursor = _Cursor(identifier, 1, "token")
+    cursor = _Cursor(identifier, 1)
     owner, renewer, real_user = cursor.name(), cursor.name(), cursor.name()
     issued_ms, ends_ms = cursor.count(_MAX_MS), cursor.count(_MAX_MS)
     sequence, _key = cursor.count(_MAX_SEQUENCE), cursor.count(_MAX_SEQUENCE)
@@ -165,35 +130,21 @@ def read_token_file(data: bytes) -> TokenFile:
     Raises:
         RemoteProtocolError: not such a file, or damaged; names the byte offset, never a value.
     """
-    if len(data) > _MAX_FILE_BYTES:
-        raise RemoteProtocolError(f"token file: {len(data)} bytes, the limit is {_MAX_FILE_BYTES}")
-    if data[:4] != _MAGIC or len(data) < 5:
-        raise RemoteProtocolError(f"token file: does not begin with {_MAGIC.decode()!r}")
-    if data[4] == _WRITABLE:
-        return _read_writable(_Cursor(data, 5))
-    if data[4] == _PROTOBUF:
-        credentials, _ = decode_delimited(StoredCredentials, data, 5)
-        tokens = {each.alias: each.token for each in credentials.tokens if each.token is not None}
-        secrets = {each.alias: each.secret for each in credentials.secrets if each.secret is not None}
-        return TokenFile(tokens, secrets)
-    raise RemoteProtocolError(f"token file: unknown format {data[4]} at offset 4; known: 0, 1")
+    tokens, secrets = read_stored(data)
+    return TokenFile({alias: Token(*token) for alias, token in tokens.items()}, secrets)
 
 
 def write_token_file(content: TokenFile) -> bytes:
     """A token file in format 0, the one that every Hadoop reads; aliases sorted.
 
     Raises:
-        LocalProtocolError: a name or value that `read_token_file` would not take back.
+        LocalProtocolError: a value that `read_token_file` would not take back.
     """
-    parts = [_MAGIC, bytes((_WRITABLE,)), encode_number(len(content.tokens))]
-    for alias, token in sorted(content.tokens.items()):
-        parts.append(_field(alias.encode()))
-        parts += [_field(token.identifier), _field(token.password)]
-        parts += [_field(token.kind.encode()), _field(token.service.encode())]
-    parts.append(encode_number(len(content.secrets)))
-    for alias, value in sorted(content.secrets.items()):
-        parts += [_field(alias.encode()), _field(value)]
-    return b"".join(parts)
+    tokens = {
+        alias: StoredToken(each.identifier, each.password, each.kind, each.service)
+        for alias, each in content.tokens.items()
+    }
+    return write_stored(tokens, content.secrets)
 
 
 def with_newer_tokens(content: TokenFile, newer: TokenFile) -> TokenFile | None:
@@ -270,66 +221,42 @@ def _put(path: Path, content: TokenFile) -> None:
     write_whole(LocalFiles(follow_symlinks=True, mode=0o600), str(path), [write_token_file(content)])
 
 
-def _field(raw: bytes) -> bytes:
-    if len(raw) > _MAX_FIELD_BYTES:
-        raise LocalProtocolError(f"token file: a field of {len(raw)} bytes, the limit is {_MAX_FIELD_BYTES}")
-    return encode_number(len(raw)) + raw
-
-
 class _Cursor:
-    """A position in a byte string that cannot leave it."""
+    """A position in an identifier that cannot leave it."""
 
-    def __init__(self, data: bytes, at: int, what: str = "token file") -> None:
-        self._data, self._at, self._what = data, at, what
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data, self._at = data, at
 
     def count(self, limit: int) -> int:
         at = self._at
         first = self._take(1)
         value = decode_number(first + self._take(n_bytes_after(first[0])))
         if not 0 <= value <= limit:
-            raise RemoteProtocolError(f"{self._what}: number at offset {at} is outside 0..{limit}")
+            raise RemoteProtocolError(f"token: number at offset {at} is outside 0..{limit}")
         return value
-
-    def field(self) -> bytes:
-        return self._take(self.count(_MAX_FIELD_BYTES))
-
-    def text(self) -> str:
-        return self.field().decode("utf-8", "replace")
 
     def name(self) -> str:
         """A text that is the name of somebody: it can be compared, and printed on one line."""
         at = self._at
         try:
-            name = self.field().decode("utf-8")
+            name = self._take(self.count(_MAX_IDENTIFIER_BYTES)).decode("utf-8")
         except UnicodeDecodeError:
-            raise RemoteProtocolError(f"{self._what}: the name at offset {at} is not UTF-8") from None
+            raise RemoteProtocolError(f"token: the name at offset {at} is not UTF-8") from None
         if _CONTROL.search(name):
-            raise RemoteProtocolError(f"{self._what}: the name at offset {at} has control characters")
+            raise RemoteProtocolError(f"token: the name at offset {at} has control characters")
         return name
 
     def end(self) -> None:
         """Refuse bytes that nothing has asked for."""
         left = len(self._data) - self._at
         if left:
-            raise RemoteProtocolError(f"{self._what}: {left} bytes too many at offset {self._at}")
+            raise RemoteProtocolError(f"token: {left} bytes too many at offset {self._at}")
 
     def _take(self, n_bytes: int) -> bytes:
         left = len(self._data) - self._at
         if n_bytes > left:
             raise RemoteProtocolError(
-                f"{self._what}: cut short at offset {self._at}: {n_bytes} bytes expected, {left} left"
+                f"token: cut short at offset {self._at}: {n_bytes} bytes expected, {left} left"
             )
         start, self._at = self._at, self._at + n_bytes
         return self._data[start : self._at]
-
-
-def _read_writable(cursor: _Cursor) -> TokenFile:
-    tokens: dict[str, Token] = {}
-    for _ in range(cursor.count(_MAX_ENTRIES)):
-        alias = cursor.text()
-        tokens[alias] = Token(cursor.field(), cursor.field(), cursor.text(), cursor.text())
-    secrets: dict[str, bytes] = {}
-    for _ in range(cursor.count(_MAX_ENTRIES)):
-        alias = cursor.text()
-        secrets[alias] = cursor.field()
-    return TokenFile(tokens, secrets)

@@ -42,10 +42,10 @@ def renamed(table):
 
 
 OTHER_NAMES = renamed("""
-    StoredCredentials=Credentials YarnContainer=Container YarnResource=Resource
+    YarnContainer=Container YarnResource=Resource
     ApplicationSubmission=ApplicationSubmissionContext AttemptId=ApplicationAttemptId
     ConnectionContext=IpcConnectionContext ContainerException=ContainerExceptionMap
-    CredentialsEntry=CredentialsKV FinishRequest=FinishApplicationMasterRequest
+    FinishRequest=FinishApplicationMasterRequest
     FinishResponse=FinishApplicationMasterResponse LaunchContext=ContainerLaunchContext
     MapAttributesRequest=NodesToAttributesMappingRequest
     MapAttributesResponse=NodesToAttributesMappingResponse MethodHeader=RequestHeader
