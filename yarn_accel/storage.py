@@ -17,6 +17,10 @@ service in ``HADOOP_TOKEN_FILE_LOCATION``.  A client of the native library has n
 its own.  A store whose name services have other names (`HdfsServices`) finds another token there, so one
 process can use each job's token, see `pipeline.user_storage`.
 
+The native client waits for an answer of the NameNode for as long as the connection is there, which a NameNode
+that hangs keeps open.  So its calls run in threads of their own (`_LimitedCalls`), and who waits for one gets
+an error after a stated time.  Reading from DataNodes has the native client's own limits.
+
 Three habits make the native client fast (each measured).  ``write`` gets `bytes`, since any other buffer is
 converted byte by byte.  Reading goes through ``read_range_stream``, since ``read`` copies once more and
 ``readinto`` does not exist.  Two halves of a large file are read at once, which is faster than the whole.
@@ -37,11 +41,13 @@ import functools
 import io
 import os
 import posixpath
+import queue
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeAlias, TypeVar, cast
 
 from yarn_accel.errors import UNKNOWN_STORAGE, StartupError, StorageError
 from yarn_accel.extras import install_command
@@ -60,6 +66,7 @@ from yarn_accel.uris import NAMENODE_PORT, authority_of, shown, split_authority,
 if TYPE_CHECKING:
     import hdfs_native
 
+_T = TypeVar("_T")
 #: A file that is read from any place.
 OpenFile: TypeAlias = "LocalFile | _HdfsFile"
 #: A file that grows at its end.
@@ -74,6 +81,14 @@ _RETRIES = {
     "dfs.client.failover.sleep.base.millis": "200",
     "dfs.client.failover.sleep.max.millis": "2000",
 }
+#: How long the NameNode may take for one answer.
+_ANSWER_S = 60.0
+#: The same for a part of a file that is written, or its end: a chain of DataNodes may be made anew meanwhile.
+_WRITE_S = 180.0
+#: So long others fail at once after a call without an answer.
+_SILENT_S = 2.0
+#: Calls that are overdue at once; while there are so many, no other one begins.
+_MAX_OVERDUE = 64
 #: The limit of `Store.read_bytes` unless it is given another one.
 DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 _WRITE_BYTES = 4 * 1024 * 1024
@@ -442,6 +457,112 @@ def _close_quietly(appender: Appender) -> None:
         appender.close()
 
 
+class _NoAnswerError(RuntimeError):
+    """A call of the native client has taken too long."""
+
+
+@dataclass(eq=False)
+class _Call(Generic[_T]):
+    """A call of the native client, and what came of it: its value, or its error."""
+
+    run: Callable[[], _T]
+    answer: queue.SimpleQueue[tuple[Any, BaseException | None]] = field(default_factory=queue.SimpleQueue)
+    is_done: bool = False
+    is_overdue: bool = False
+
+
+class _LimitedCalls:
+    """Calls that may take for ever, each in a thread of its own, so that the caller waits for a limited time.
+
+    A thread whose call is overdue stays with it until the NameNode answers or the connection ends; then it is
+    used again.  The threads keep no process from ending.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[queue.SimpleQueue[_Call[Any]]] = []
+        self._n_overdue = 0
+
+    def run(self, function: Callable[[], _T], limit_s: float) -> _T:
+        """The value of a call.
+
+        Raises:
+            _NoAnswerError: it takes longer, or too many are overdue already.
+        """
+        call = _Call(function)
+        with self._lock:
+            if self._n_overdue >= _MAX_OVERDUE:
+                raise _NoAnswerError(f"{self._n_overdue} calls wait for an answer already, and have too long")
+            inbox = self._idle.pop() if self._idle else None
+        if inbox is None:
+            inbox = queue.SimpleQueue()
+            threading.Thread(target=self._work, args=(inbox,), name="hdfs-call", daemon=True).start()
+        inbox.put(call)
+        try:
+            value, error = call.answer.get(timeout=limit_s)
+        except queue.Empty:
+            with self._lock:
+                if not call.is_done:
+                    call.is_overdue = True
+                    self._n_overdue += 1
+                    raise _NoAnswerError(f"no answer within {limit_s:g} s") from None
+            value, error = call.answer.get()
+        if error is not None:
+            raise error
+        return cast("_T", value)
+
+    def _work(self, inbox: queue.SimpleQueue[_Call[Any]]) -> None:
+        while True:
+            call = inbox.get()
+            value, error = None, None
+            try:
+                value = call.run()
+            except BaseException as failure:  # noqa: BLE001 - the caller raises it
+                error = failure
+            with self._lock:
+                call.is_done = True
+                self._n_overdue -= call.is_overdue
+                self._idle.append(inbox)
+            call.answer.put((value, error))
+            del call, value, error
+
+
+@functools.cache
+def _calls() -> _LimitedCalls:
+    return _LimitedCalls()
+
+
+# A child has none of its parent's threads.
+os.register_at_fork(after_in_child=_calls.cache_clear)
+
+
+@dataclass(slots=True)
+class _Limits:
+    """Calls of one name service; for a moment after one without an answer the others fail at once.
+
+    So what undoes a write, or tries it again, does not wait as long once more.
+    """
+
+    silent_until_s: float = 0.0
+
+    def answer(self, function: Callable[..., _T], *given: Any, **options: Any) -> _T:
+        """The NameNode's answer to a call of the native client."""
+        return self._run(functools.partial(function, *given, **options), _ANSWER_S)
+
+    def written(self, function: Callable[..., _T], *given: Any) -> _T:
+        """The same for a call that writes, which waits for DataNodes, too."""
+        return self._run(functools.partial(function, *given), _WRITE_S)
+
+    def _run(self, function: Callable[[], _T], limit_s: float) -> _T:
+        if time.monotonic() < self.silent_until_s:
+            raise _NoAnswerError("nor did it a moment ago")
+        try:
+            return _calls().run(function, limit_s)
+        except _NoAnswerError:
+            self.silent_until_s = time.monotonic() + _SILENT_S
+            raise
+
+
 class _HdfsFiles:
     """One name service, through the native client; safe to share between threads."""
 
@@ -458,37 +579,40 @@ class _HdfsFiles:
         self._options = hdfs_native.WriteOptions
         self._new_file = hdfs_native.WriteOptions(create_parent=True)
         self._client: hdfs_native.Client | _ClosedClient = _client_of(url, options)
+        self._limits = _Limits()
 
     def close(self) -> None:
         """Let go of the native client, which ends its connections when no call uses it any more."""
         self._client = _ClosedClient()
 
     def stamp(self, path: str) -> tuple[int, int]:
-        status = self._client.get_file_info(path)
+        status = self._limits.answer(self._client.get_file_info, path)
         if status.isdir:
             raise IsADirectoryError(path)
         return int(status.length), int(status.modification_time)
 
     @contextlib.contextmanager
     def opened(self, path: str) -> Iterator[OpenFile]:
-        yield _HdfsFile(self._client.read(path))
+        yield _HdfsFile(self._limits.answer(self._client.read, path))
 
     def exists(self, path: str) -> bool:
         try:
-            self._client.get_file_info(path)
+            self._limits.answer(self._client.get_file_info, path)
         except FileNotFoundError:
             return False
         return True
 
     def names(self, path: str) -> list[str]:
-        return [posixpath.basename(status.path) for status in self._client.list_status(path)]
+        # It asks for a long list in parts.
+        found = self._limits.answer(lambda: list(self._client.list_status(path)))
+        return [posixpath.basename(status.path) for status in found]
 
     def delete(self, path: str) -> bool:
-        return self._client.delete(path, recursive=True)
+        return bool(self._limits.answer(self._client.delete, path, recursive=True))
 
     def mkdirs(self, path: str, mode: int | None = None, *, makes_folders: bool = True) -> None:
         permission = {} if mode is None else {"permission": mode}
-        self._client.mkdirs(path, create_parent=makes_folders, **permission)
+        self._limits.answer(self._client.mkdirs, path, create_parent=makes_folders, **permission)
 
     def write(
         self, path: str, parts: Iterable[Buffer], mode: int | None = None, *, makes_folders: bool = True
@@ -508,28 +632,28 @@ class _HdfsFiles:
         options = self._new_file
         if mode is not None or not makes_folders:
             options = self._options(create_parent=makes_folders, permission=mode)
-        writer = self._client.create(path, options)
+        writer = self._limits.answer(self._client.create, path, options)
 
         def write(parts: Iterable[Buffer]) -> int:
             n_bytes = 0
             for part in parts:
                 view = memoryview(part).cast("B")
                 for start in range(0, len(view), _WRITE_BYTES):
-                    writer.write(bytes(view[start : start + _WRITE_BYTES]))
+                    self._limits.written(writer.write, bytes(view[start : start + _WRITE_BYTES]))
                 n_bytes += len(view)
-            writer.close()
+            self._limits.written(writer.close)
             return n_bytes
 
         return write
 
     def rename(self, source: str, target: str, *, overwrite: bool = True) -> None:
-        self._client.rename(source, target, overwrite)
+        self._limits.answer(self._client.rename, source, target, overwrite)
 
     def new_appender(self, path: str) -> Appender:
-        return _HdfsAppender(self._client.create(path, self._new_file))
+        return _HdfsAppender(self._limits.answer(self._client.create, path, self._new_file), self._limits)
 
     def seal(self, path: str) -> bool:
-        return self._client.recover_lease(path)
+        return bool(self._limits.answer(self._client.recover_lease, path))
 
 
 def _client_of(url: str, options: dict[str, Any]) -> hdfs_native.Client:
@@ -555,16 +679,17 @@ class _ClosedClient:
 class _HdfsAppender:
     """A new file of HDFS that grows at its end; the module says why none is opened again."""
 
-    def __init__(self, writer: hdfs_native.FileWriter) -> None:
+    def __init__(self, writer: hdfs_native.FileWriter, limits: _Limits) -> None:
         self._writer = writer
+        self._limits = limits
 
     def append(self, content: bytes) -> None:
         """Add at the end; returns when it is on the disks of the DataNodes."""
-        self._writer.write(content)
-        self._writer.hsync()
+        self._limits.written(self._writer.write, content)
+        self._limits.written(self._writer.hsync)
 
     def close(self) -> None:
-        self._writer.close()
+        self._limits.written(self._writer.close)
 
 
 class _Stream(io.RawIOBase):
@@ -630,6 +755,13 @@ def _storage_error(uri: str, error: Exception) -> StorageError:
     if isinstance(error, OSError) and (split_uri(uri).scheme == "file" or _is_plain(error)):
         return file_error(uri, error)
     uri, text = shown(uri), _plain_text(error)
+    if isinstance(error, _NoAnswerError):
+        return StorageError(
+            f"{uri}: HDFS does not answer: {text}",
+            cure="look whether the NameNode hangs (its log, `jstack`), and end it if so: with another one on "
+            "standby calls go on there",
+            transient=True,
+        )
     if isinstance(error, PermissionError) or "AccessControlException" in str(error):
         return _denied(uri, error)
     if any(word in text for word in (_UNKNOWN_SERVICE, "No fs.defaultFS", "failed to lookup address")):

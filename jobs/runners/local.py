@@ -44,13 +44,13 @@ from yarn_accel.client import (
     encode_typed_pair,
     format_binding,
 )
-from yarn_accel.client.token_file import TOKEN_FILE_VARIABLE
 from yarn_accel.errors import AccelError, JobError, RejectedError, StartupError, StorageError
 from yarn_accel.local_filesystem import file_error, pieces
 from yarn_accel.uris import file_uri, shown, split_uri
 
 #: By them a task finds its servers, in its working directory, and its credential.
 BINDING_FILE = "binding.json"
+TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 _Runner = TypeVar("_Runner", bound="_RunnerHere")
 
 
@@ -167,7 +167,7 @@ class LocalRunner(_RunnerHere):
         task.link_files(scratch / BINDING_FILE)
         environ = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
         environ.update(task.environ())
-        environ[TOKEN_FILE_VARIABLE] = str(scratch / "token")
+        environ[TOKEN_VARIABLE] = str(scratch / "token")
         log = task.folder / "stderr"
         argv = [self._python, str(scratch / ARCHIVE_NAME), *task.arguments]
         with task.stdin.open("rb") as stdin, task.stdout.open("wb") as stdout, log.open("wb") as stderr:

@@ -24,12 +24,12 @@ from jobs.runners.hadoop import HadoopRunner
 from jobs.runners.step import Report, Step, StepResult
 from jobs.zipapp import build_zipapp
 from yarn_accel.client import Binding, format_binding, parse_binding
-from yarn_accel.client.token_file import TOKEN_FILE_VARIABLE
 from yarn_accel.errors import ConfigError, JobError, StartupError
 from yarn_accel.extras import install_command
 from yarn_accel.storage import Store
 from yarn_accel.streaming import BINDING_FILE, issue_job_credential, mapper_environment
 
+TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 PY_FILES = "accel-job.zip"
 _TASK_FAILURE = re.compile(r"JobError: (.*)")
 #: The last line of a traceback of Python, in an executor or the driver; where Java failed its reason follows.
@@ -101,7 +101,7 @@ class SparkRunner(HadoopRunner):
             found = mapper_environment(self.site)
             argv += [f"--conf=spark.executorEnv.{name}={value}" for name, value in found.items()]
         if is_wanted:
-            environ[TOKEN_FILE_VARIABLE] = str(stack.enter_context(self._credentials()))
+            environ[TOKEN_VARIABLE] = str(stack.enter_context(self._credentials()))
         argv += [str(Path(str(spark_program.__file__))), "--inputs", *step.inputs]
         argv += ["--output", step.output_uri, "--result", str(folder / "result.json")]
         argv += ["--lines", str(step.lines_per_map), "--", *step.mapper]

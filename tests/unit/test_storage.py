@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.fixtures.waiting import until
 from yarn_accel import storage
 from yarn_accel.client import TaskFiles
 from yarn_accel.errors import StorageError
@@ -594,3 +596,93 @@ def test_who_reads_sees_one_text_or_the_other_whoever_writes(tmp_path):
     for thread in threads:
         thread.join()
     assert names(tmp_path) == ["state.json"]
+
+
+@pytest.fixture
+def silent_namenode():
+    """A NameNode that takes connections and says nothing; `close` ends them, as its death does."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    opened = []
+
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                opened.append(listener.accept()[0])
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+
+    def close():
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+        for each in opened:
+            each.close()
+
+    yield SimpleNamespace(uri=f"hdfs://127.0.0.1:{listener.getsockname()[1]}", close=close)
+    if thread.is_alive():
+        close()
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """Calls that are given up soon, and threads of this test alone."""
+    calls = storage._LimitedCalls()
+    monkeypatch.setattr(storage, "_calls", lambda: calls)
+    monkeypatch.setattr(storage, "_ANSWER_S", 0.3)
+    monkeypatch.setattr(storage, "_SILENT_S", 0.0)
+    return calls
+
+
+def refused(act):
+    with pytest.raises(StorageError) as caught:
+        act()
+    return caught.value
+
+
+def test_a_namenode_that_hangs_is_an_error_that_may_pass(silent_namenode, limits, monkeypatch):
+    uri, store = f"{silent_namenode.uri}/x", Store()
+    for act in (store.stamp, store.exists, store.list, store.mkdirs, store.read_bytes, store.seal):
+        error = refused(lambda act=act: act(uri))
+        assert str(error).startswith(f"{uri}: HDFS does not answer: no answer within 0.3 s")
+        assert error.transient
+        assert "NameNode hangs" in error.cure
+    monkeypatch.setattr(storage, "_SILENT_S", 300.0)
+    assert "no answer within" in refused(lambda: store.stamp(uri)).message
+    # What would undo it, or try again, does not wait.
+    assert "nor did it a moment ago" in refused(lambda: store.write_atomic(uri, lambda: [b"a"])).message
+
+
+def test_threads_that_wait_for_a_namenode_are_few_and_come_back(silent_namenode, limits, monkeypatch):
+    monkeypatch.setattr(storage, "_MAX_OVERDUE", 3)
+    store = Store()
+    errors = [refused(lambda: store.exists(f"{silent_namenode.uri}/x")).message for _ in range(6)]
+    assert ["3 calls wait for an answer already" in each for each in errors] == [False] * 3 + [True] * 3
+    silent_namenode.close()
+    until(lambda: len(limits._idle) == 3, "its threads are free")
+    error = refused(lambda: store.exists(f"{silent_namenode.uri}/x"))
+    assert "calls wait for an answer" not in error.message
+
+
+def test_a_namenode_that_hangs_keeps_no_process_from_ending(silent_namenode):
+    program = f"""
+from yarn_accel import storage
+storage._ANSWER_S = 0.3
+try:
+    storage.Store().exists("{silent_namenode.uri}/x")
+except storage.StorageError as error:
+    print(error.transient)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+def test_a_child_of_a_process_has_threads_of_its_own_for_hdfs(store_over):
+    store = store_over(lambda url: SimpleNamespace(get_file_info=lambda path: None))
+    assert store.exists("hdfs://nn/x")
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if store.exists("hdfs://nn/x") else 1)
+    assert os.waitpid(child, 0)[1] == 0

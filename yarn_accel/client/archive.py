@@ -17,7 +17,7 @@ CLIENT_ARCHIVE = "yarn-accel-client.zip"
 # What travels: whole folders, or single files of a package whose other modules stay at home.
 _CONTENT = (
     ("yarn_accel", ("__init__.py", "errors.py", "local_filesystem.py", "uris.py", "users.py")),
-    ("yarn_accel.core", ("__init__.py", "server_choice.py", "units.py")),
+    ("yarn_accel.core", ("__init__.py", "ended_applications.py", "server_choice.py", "units.py")),
     ("yarn_accel.wire", ("*.py",)),
     ("yarn_accel.client", ("*.py",)),
     ("yarn_accel.formats", ("*.py",)),

@@ -3,7 +3,7 @@
 With Kerberos a server's sessions belong to applications. The server lists these in its statistics, and its
 node's agent sends the list to the master with a heartbeat. The master asks the ResourceManager, once for all
 servers. Its responses name those that have ended, and the agent writes them into a file beside the server's
-state file.
+state file. Standard library only, Python 3.8: the wire protocol has such ids, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ MAX_APPLICATIONS = 256
 #: Longest file of ended applications.
 MAX_ENDED_BYTES = 64 * 1024
 _VERSION = 1
-_ID = re.compile(r"application_[0-9]{1,20}_[0-9]{1,10}")
+#: Ids of applications of YARN.
+APPLICATION_ID = r"application_[0-9]{1,20}_[0-9]{1,10}"
+_ID = re.compile(APPLICATION_ID)
 
 
 def application_ids(value: Any) -> tuple[str, ...]:

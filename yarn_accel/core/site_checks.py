@@ -400,6 +400,36 @@ def _weak_keys(facts: SiteFacts) -> Iterator[Trouble]:
         )
 
 
+_PRIVILEGES_KEY = "yarn.resourcemanager.proxy-user-privileges.enabled"
+
+
+def missing_privileges(properties: Mapping[str, str]) -> str:
+    """Why a later attempt of a master with a keytab may not start; empty: the settings do not say so.
+
+    Args:
+        properties: of the site, as this machine has them.
+    """
+    if properties.get(_PRIVILEGES_KEY, "").strip().lower() == "true":
+        return ""
+    return (
+        f"{_PRIVILEGES_KEY} is not true here: YARN starts a later attempt of the master with the tokens of "
+        "the start, and when these have ended (after 7 days by default) no node can fetch its files"
+    )
+
+
+def _keytab_without_privileges(facts: SiteFacts) -> Iterator[Trouble]:
+    why = missing_privileges(facts.properties) if facts.keytab else ""
+    if why:
+        yield Trouble(
+            "keytab-without-privileges",
+            why,
+            f"{facts.conf_dir}/yarn-site.xml",
+            "set it for the ResourceManager, and hadoop.proxyuser.yarn.hosts and .groups on the NameNode "
+            "(yarn: the ResourceManager's user there); this matters to who starts with --keytab alone",
+            is_warning=True,
+        )
+
+
 _PRINCIPAL_KEYS = ("dfs.namenode.kerberos.principal", "yarn.resourcemanager.principal")
 
 
@@ -462,6 +492,7 @@ _OF_KERBEROS: tuple[Callable[[SiteFacts], Iterator[Trouble]], ...] = (
     _cache_that_java_cannot_read,
     _clocks,
     _weak_keys,
+    _keytab_without_privileges,
     _principals,
     _realm_of_java,
     _realm_without_kdc,

@@ -114,7 +114,8 @@ class AgentRole(RoleSettings):
         9,
         ge=0,
         le=_MAX_INT32,
-        description="priority of its requests: before the server's, which nobody reaches without an agent",
+        description="priority of its requests: before the server's, which nobody reaches without an agent; "
+        "where none is given and 9 is not, the next one that is",
     )
     secret_file: str = Field(
         "",
@@ -244,15 +245,23 @@ class LaunchConfig(BaseModel):
     def _check_priorities(self) -> LaunchConfig:
         # YARN gives a container back with its priority and nothing else that says which role it has.
         names: dict[int, str] = {}
-        roles: list[tuple[str, RoleSettings]] = [("server", self.server), ("agent", self.agent)]
+        roles: list[tuple[str, RoleSettings]] = [("server", self.server)]
         roles += [(f"worker {size.size}".strip(), size) for size in (self.worker, *self.more_workers)]
+        if "priority" in self.agent.model_fields_set:
+            roles.insert(1, ("agent", self.agent))
         for name, role in roles:
             priority = role.priority
             if priority in names:
                 raise ValueError(
-                    f"{names[priority]}.priority and {name}.priority: both {priority}; they must differ"
+                    f"{names[priority]}.priority and {name}.priority: both {priority}; they must differ, so "
+                    f"give {name} another one (a smaller number is served first)"
                 )
             names[priority] = name
+        if "priority" not in self.agent.model_fields_set:
+            before = range(min(self.agent.priority, self.server.priority - 1), -1, -1)
+            after = range(self.server.priority + 1, self.server.priority + len(names) + 1)
+            free = next(each for each in (*before, *after) if each not in names)
+            object.__setattr__(self, "agent", self.agent.model_copy(update={"priority": free}))
         return self
 
     @model_validator(mode="after")

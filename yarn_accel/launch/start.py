@@ -23,6 +23,7 @@ from yarn_accel.adapters.hadoop_rpc import (
 from yarn_accel.adapters.hadoop_rpc.clients import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState, NodeReport
 from yarn_accel.core.application.exits import failure_line
+from yarn_accel.core.site_checks import missing_privileges
 from yarn_accel.errors import AccelError, JobError, StartupError, UnavailableError
 from yarn_accel.hadoop.control import RetainedApplication, own_master_secret
 from yarn_accel.hadoop.delegation import ending
@@ -202,6 +203,8 @@ async def _submit(
     ends_s = 0.0 if config.kerberos.keytab else delegated.ends_s
     if config.kerberos.keytab:
         report(f"note: the master renews the application's tokens as {config.kerberos.principal}, by keytab")
+        if why := missing_privileges(rm_client.site.properties):
+            report(f"note: {why} (docs/hadoop.md#kerberos-for-weeks)")
     elif sentence := ending(ends_s):
         report(f"note: the application {sentence}")
     try:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.client.token_file import TOKEN_FILE_VARIABLE, read_secrets
+from yarn_accel.core.ended_applications import APPLICATION_ID
 from yarn_accel.core.tasks.late_binding.values import LateBindingSettings
 from yarn_accel.core.tasks.policies import make
 from yarn_accel.errors import AccelError, ConfigError
@@ -81,7 +82,6 @@ class LateBindingConfig(BaseModel):
 KEY_ALIAS = "yarn-accel.node"
 _KEY_BYTES = 32
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")
-_APPLICATION = re.compile(r"application_[0-9]{1,20}_[0-9]{1,10}\Z")
 _CONTAINER = re.compile(r"container_(?:e[0-9]+_)?([0-9]+_[0-9]+)_[0-9]+_[0-9]+\Z")
 _MAX_SOCKET_PATH = 100
 
@@ -176,7 +176,7 @@ class AgentConfig(BaseModel):
     @field_validator("application_id")
     @classmethod
     def _check_application(cls, application_id: str) -> str:
-        if application_id and not _APPLICATION.match(application_id):
+        if application_id and not re.fullmatch(APPLICATION_ID, application_id):
             raise ValueError(f"{application_id!r} is not like application_1700000000000_0001")
         return application_id
 

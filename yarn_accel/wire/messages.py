@@ -29,6 +29,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Type, Union
 
+from yarn_accel.core.ended_applications import APPLICATION_ID
 from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
 from yarn_accel.wire.schema import (
     Check,
@@ -605,7 +606,7 @@ def _tokens(value: Any) -> Any:
     return _TOKEN_LIST(value)
 
 
-_APPLICATION = pattern(r"(application_[0-9]{1,20}_[0-9]{1,10})?", "the id of an application")
+_APPLICATION = pattern("({})?".format(APPLICATION_ID), "the id of an application")
 _PLACEMENT = optional(record_of(Placement, Field("segment", _SEGMENT), Field("offsets", _OFFSETS)))
 
 

@@ -12,6 +12,7 @@ The fixtures below then work on that cluster. Both clusters are up at the same t
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +26,8 @@ from tests.fixtures.secure_cluster import secure_cluster
 from yarn_accel.testbed import Cluster
 
 Environ = dict[str, str]
-COMMAND_S = 300.0
+Troubles = dict[str, dict[str, str]]
+COMMAND_S = 600.0
 
 
 @pytest.fixture(scope="package")
@@ -50,6 +52,21 @@ def login(secure: Cluster, tmp_path: Path) -> Callable[..., Environ]:
         if user:
             ran(["kinit", *options, "-kt", str(secure.keytab(user)), user], env=environ, check=True)
         return environ
+
+    return act
+
+
+@pytest.fixture
+def examine(command: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., Troubles]:
+    """Run ``yarn-accel doctor``; its troubles by their codes. The exit code is 1 when one is no warning."""
+
+    def act(environ: Environ, *words: str) -> Troubles:
+        done = command(environ, "doctor", "--json", *words)
+        assert done.stderr == ""
+        troubles = json.loads(done.stdout)["troubles"]
+        assert done.returncode == int(any(not each["is_warning"] for each in troubles))
+        assert all(each["place"] and each["cure"] for each in troubles)
+        return {each["code"]: each for each in troubles}
 
     return act
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.hadoop_conf import conf_without
+from tests.fixtures.kdc import REALM as OTHER_REALM
+from tests.fixtures.kdc import running_kdc
 from tests.fixtures.programs import ran
 from yarn_accel.testbed import Cluster
 from yarn_accel.testbed.kerberos import REALM
@@ -35,21 +36,6 @@ async def act():
         assert not await client.cancel(manager, given)
 asyncio.run(act())
 """
-
-
-@pytest.fixture
-def examine(command: Run) -> Examine:
-    """Run the command; its troubles by their codes. The exit code is 1 when one is no warning."""
-
-    def act(environ: dict[str, str], *words: str) -> dict[str, dict[str, str]]:
-        done = command(environ, "doctor", "--json", *words)
-        assert done.stderr == ""
-        troubles = json.loads(done.stdout)["troubles"]
-        assert done.returncode == int(any(not each["is_warning"] for each in troubles))
-        assert all(each["place"] and each["cure"] for each in troubles)
-        return {each["code"]: each for each in troubles}
-
-    return act
 
 
 def test_a_user_with_a_ticket_has_no_trouble(login: Login, command: Run, examine: Examine) -> None:
@@ -98,6 +84,38 @@ def test_a_cancelled_token_differs_from_an_expired_one(
     assert "can't be found in cache" in found["token-cancelled"]["text"]
     assert "has ended" in found["token-cancelled"]["cure"]
     assert "token-expired" not in found
+
+
+def test_a_user_of_another_realm_that_this_one_trusts(
+    secure: Cluster, login: Login, examine: Examine, tmp_path: Path
+) -> None:
+    """The user's own realm is another KDC's; both share the key by which the cluster's realm trusts it."""
+    bob, place = login("bob"), secure.conf_dir.parent / "kerberos"
+    trust = f"addprinc -pw the-same-in-both krbtgt/{REALM}@{OTHER_REALM}"
+    with running_kdc(tmp_path) as other:
+        here = {**bob, "KRB5_KDC_PROFILE": str(place / "kdc.conf")}
+        for realm, environ in ((OTHER_REALM, {**bob, **other.environment}), (REALM, here)):
+            ran(["kadmin.local", "-r", realm, "-q", trust], env=environ, check=True)
+        cache = other.kinit("alice", other.add("alice", keytab="alice.keytab"), "-r", "2d")
+        ours, theirs = (Path(each).read_text() for each in (bob["KRB5_CONFIG"], other.folder / "krb5.conf"))
+        realms = theirs.replace("[realms]\n", ours[ours.index("[realms]") : ours.index("[domain_realm]")])
+        realms = realms.replace("[domain_realm]\n", ours[ours.index("[domain_realm]") :])
+        (tmp_path / "both.conf").write_text(realms)
+        alice = {**bob, "KRB5_CONFIG": str(tmp_path / "both.conf"), "KRB5CCNAME": cache}
+        found = examine(alice)
+    assert f"No rules applied to alice@{OTHER_REALM}" in found["kerberos-account"]["text"]
+    assert "auth_to_local" in found["kerberos-account"]["cure"]
+    for service in ("ResourceManager", "NameNode"):
+        assert service in found["kerberos-account"]["place"]
+
+
+def test_a_login_by_keytab_without_the_privileges_that_a_later_master_needs(
+    secure: Cluster, login: Login, examine: Examine
+) -> None:
+    words = ["--principal", "accel", "--keytab", str(secure.keytab("accel"))]
+    found = examine(login(""), *words)["keytab-without-privileges"]
+    assert "yarn.resourcemanager.proxy-user-privileges.enabled" in found["text"]
+    assert "hadoop.proxyuser.yarn.hosts" in found["cure"]
 
 
 def test_a_dead_kdc_is_named(secure: Cluster, login: Login, command: Run, examine: Examine) -> None:

@@ -13,14 +13,18 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures.hdfs_tokens import Issuer
 from tests.fixtures.programs import ran
 from tests.fixtures.secure_cluster import Application, application, secure_cluster
 from tests.integration.secure.test_smoke import MAPPER, requested
+from yarn_accel.adapters.hadoop_rpc import TokenFile, write_token_file
 from yarn_accel.testbed import Cluster
+from yarn_accel.testbed.kerberos import REALM
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.root, pytest.mark.slow]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Login = Callable[..., dict[str, str]]
+Examine = Callable[..., dict[str, dict[str, str]]]
 TOKEN_LIFE_S = 100
 URI = "hdfs:///user/alice/faults"
 
@@ -60,12 +64,15 @@ def test_a_kdc_that_hangs_before_a_start_is_named_in_one_line(
 
 
 def test_a_dead_kdc_leaves_a_running_application_alone(
-    secure: Cluster, command: Run, login: Login, app: Application
+    secure: Cluster, command: Run, login: Login, examine: Examine, app: Application, tmp_path: Path
 ) -> None:
-    """Also after the end of its tokens: a connection that is open outlives them."""
+    """Also after the end of its tokens: a connection that is open outlives them. `doctor` tells that end."""
     alice = login("alice")
+    token = Issuer(alice).token()
+    held = {**alice, "HADOOP_TOKEN_FILE_LOCATION": str(tmp_path / "token")}
+    (tmp_path / "token").write_bytes(write_token_file(TokenFile({token.service: token})))
     began_s = time.time()
-    started = command(alice, "start", "--config", str(app.settings), "--wait")
+    started = command(alice, "start", "--config", str(app.settings), "--wait", "--wait-s", "400")
     assert started.returncode == 0, started.stderr
     requested(app, alice, URI)
     secure.kill("master", "kdc")
@@ -79,3 +86,6 @@ def test_a_dead_kdc_leaves_a_running_application_alone(
     finally:
         command(os.environ, "cluster", "up", secure.name)
         command(login("alice"), "stop")
+    found = examine(held)["token-expired"]
+    assert f"the HDFS token of alice@{REALM} for {token.service} ended" in found["text"]
+    assert "with a keytab" in found["cure"]

@@ -165,7 +165,9 @@ def test_two_users_with_one_file_each_through_one_server(
         service = {"ACCEL_SERVICE_USER": "0"}
         authority = {"ACCEL_SERVER_CA_FILE": str(cert)}
         try:
-            started = command(users["alice"], "start", "--config", str(app.settings), "--wait")
+            started = command(
+                users["alice"], "start", "--config", str(app.settings), "--wait", "--wait-s", "400"
+            )
             assert started.returncode == 0, started.stderr
             mine, others, pseudo = "/user/alice/mine", "/user/bob/mine", "u-bob/user/bob/mine"
             for name, node, knows in (("alice", "w1", service), ("bob", "w2", authority)):
@@ -226,7 +228,9 @@ def test_the_storage_of_a_user_ends_with_the_job(
 
     with application(secure, tmp_path, sections=environment, pipeline=pipeline) as app:
         try:
-            started = command(users["alice"], "start", "--config", str(app.settings), "--wait")
+            started = command(
+                users["alice"], "start", "--config", str(app.settings), "--wait", "--wait-s", "400"
+            )
             assert started.returncode == 0, started.stderr
             state = json.loads((app.run_dir / "w1" / "state.json").read_text())
             server = state["server"]["pid"]

@@ -109,7 +109,7 @@ def alice(
     with application(secure, folder, sections={**environment, **WORKER}) as app:
         user = Alice(environ, folder, app, command)
         try:
-            said = user.command("start", "--config", str(app.settings), "--wait")
+            said = user.command("start", "--config", str(app.settings), "--wait", "--wait-s", "400")
             assert "takes no token" in said, "a start says what is left out"
             user.store("write", "hdfs:///user/alice/in/a=one\n")
             yield user

@@ -138,7 +138,9 @@ def test_an_application_by_keytab_outlives_its_first_tokens(
     with application(secure, tmp_path, sections=environment) as app:
         nobody, accel = login(""), login("accel")
         try:
-            started = command(nobody, "start", "--config", str(app.settings), *by_keytab, "--wait")
+            started = command(
+                nobody, "start", "--config", str(app.settings), *by_keytab, "--wait", "--wait-s", "400"
+            )
             assert started.returncode == 0, started.stderr
             until_s = time.monotonic() + LIFE_S
             server = process_of("container_entry launch serve", secure)

@@ -43,7 +43,7 @@ with connect("hadoop", fallback=False) as accel:
 
 def served(app: Application, command: Run, environ: dict[str, str]) -> list[str]:
     """Start the application as alice, and have a mapper's request read and write HDFS; what was printed."""
-    started = command(environ, "start", "--config", str(app.settings), "--wait")
+    started = command(environ, "start", "--config", str(app.settings), "--wait", "--wait-s", "400")
     assert started.returncode == 0, started.stderr
     reported = command(environ, "status")
     assert "1 of 1 accelerator nodes serve" in reported.stdout, reported.stderr

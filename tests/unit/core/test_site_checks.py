@@ -136,13 +136,15 @@ def test_a_dead_kdc_is_one_trouble_and_one_trouble_at_two_places_is_one():
     assert found.place == "ResourceManager p, NameNode p"
 
 
+PRIVILEGED = site(**{"yarn.resourcemanager.proxy-user-privileges.enabled": "true"})
 SETTINGS = (
     ("ticket-not-renewable", ticket(renewable_until_s=0), "kinit -r", True),
     ("ticket-ends-soon", ticket(ends_s=NOW_S + 600), "kinit -R", True),
     ("cache-not-for-java", replace(GOOD, cache=TicketCache("KEYRING:persistent:0")), "kinit -c FILE:", True),
     ("clock-difference", replace(GOOD, clocks={"KDC k": -400.0}), "chronyc", False),
     ("clock-difference", replace(GOOD, clocks={"KDC k": 90.0}), "chronyc", True),
-    ("weak-keys", replace(GOOD, keys=KEYS, keytab="/k"), "aes256-cts", False),
+    ("weak-keys", replace(PRIVILEGED, keys=KEYS, keytab="/k"), "aes256-cts", False),
+    ("keytab-without-privileges", replace(GOOD, keytab="/k"), "hadoop.proxyuser.yarn.hosts", True),
     ("principal-missing", site(dfs__namenode__kerberos__principal=""), "HADOOP_CONF_DIR", False),
     ("principal-with-address", site(yarn__resourcemanager__principal="rm/10.0.0.1@R"), "_HOST", False),
     ("java-realm-unknown", replace(GOOD, krb5_config="/my/krb5.conf"), "client_jvm_options", True),

@@ -50,6 +50,28 @@ def test_a_wrong_setting_is_named(tmp_path, text, complaint):
     assert "launch.yaml" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "priority"),
+    [
+        ("", 9),
+        ("server: {priority: 9}", 8),
+        ("server: {priority: 9}\nworker: {priority: 8}", 7),
+        ("worker: {priority: 9}", 8),
+        ("server: {priority: 40}", 9),
+        ("server: {priority: 0}", 1),
+        ("server: {priority: 0}\nworker: {priority: 1}", 2),
+        ("server: {priority: 9}\nagent: {priority: 12}", 12),
+    ],
+)
+def test_agents_without_a_priority_are_served_before_servers(tmp_path, text, priority):
+    assert loaded(tmp_path, text).agent.priority == priority
+
+
+def test_two_roles_of_one_priority_are_refused_with_the_cure(tmp_path):
+    with pytest.raises(ConfigError, match=r"server.priority and agent.*: both 9; .* give agent another"):
+        loaded(tmp_path, "server: {priority: 9}\nagent: {priority: 9}")
+
+
 def test_the_former_name_of_a_section_is_taken_with_a_warning(tmp_path, caplog):
     assert loaded(tmp_path, "acct: {vcores: 3}").server.vcores == 3
     assert "launch.yaml: `acct` is now called `server`" in caplog.text
