@@ -19,6 +19,7 @@ import pytest
 from tests.fixtures.hadoop_conf import conf_without
 from tests.fixtures.hdfs_tokens import Issuer
 from tests.fixtures.programs import ran
+from tests.fixtures.secret_search import SecretSearch
 from tests.fixtures.secure_cluster import application
 from tests.fixtures.user_storage_server import n_connections
 from tests.fixtures.waiting import until
@@ -162,8 +163,7 @@ def test_two_users_with_one_file_each_through_one_server(
             """What came of each path."""
             return json.loads(run(name, node, MAPPER, *paths, **options))
 
-        service = {"ACCEL_SERVICE_USER": "0"}
-        authority = {"ACCEL_SERVER_CA_FILE": str(cert)}
+        service, authority = {"ACCEL_SERVICE_USER": "0"}, {"ACCEL_SERVER_CA_FILE": str(cert)}
         try:
             started = command(
                 users["alice"], "start", "--config", str(app.settings), "--wait", "--wait-s", "400"
@@ -178,6 +178,8 @@ def test_two_users_with_one_file_each_through_one_server(
                 assert "forbidden-uri" in forbidden or "not in the site's own file system" in forbidden
                 owner = ran([sys.executable, "-c", STORE, "owner", f"{own}.npz"], env=users[name])
                 assert owner.stdout == f"{name}\n", owner.stderr
+            shown = "".join(app.pages(users["alice"])).encode()
+            assert not SecretSearch([each.password for each in tokens.values()]).in_bytes(shown)
             assert "handed no HDFS token over" in ask("alice", "w1", mine, knows={})[0]
             assert "certificate is not accepted" in ask("alice", "w2", mine, knows={})[0]
             assert "handed no HDFS token over" in ask("bob", "w1", others, knows=service, has_token=False)[0]

@@ -50,7 +50,7 @@ def served(app: Application, command: Run, environ: dict[str, str]) -> list[str]
     assert "lives until" in reported.stdout
     request = requested(app, environ, "hdfs:///user/alice/smoke")
     assert "submitted by alice" in command(environ, "start").stdout
-    return [started.stdout, started.stderr, reported.stdout, request]
+    return [started.stdout, started.stderr, reported.stdout, request, *app.pages(environ)]
 
 
 def requested(app: Application, environ: dict[str, str], uri: str) -> str:
