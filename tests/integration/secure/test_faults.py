@@ -16,6 +16,7 @@ import pytest
 from tests.fixtures.hdfs_tokens import Issuer
 from tests.fixtures.programs import ran
 from tests.fixtures.secure_cluster import Application, application, secure_cluster
+from tests.fixtures.waiting import until
 from tests.integration.secure.test_smoke import MAPPER, requested
 from yarn_accel.adapters.hadoop_rpc import TokenFile, write_token_file
 from yarn_accel.testbed import Cluster
@@ -42,15 +43,58 @@ def app(secure: Cluster, environment: dict[str, Any], tmp_path: Path) -> Iterato
         yield found
 
 
-def kdc_pid(secure: Cluster) -> int:
-    (found,) = (daemon.pid for daemon in secure.status().daemons if daemon.role == "kdc")
+#: Looks for a folder of HDFS for each line that it is given, and tells what came of it.
+LOOKS = """
+import os, sys
+from yarn_accel import storage
+storage._ANSWER_S = 20.0
+store = storage.Store(os.environ["HADOOP_CONF_DIR"])
+for line in sys.stdin:
+    try:
+        print(store.exists("hdfs:///user/alice"), flush=True)
+    except storage.StorageError as error:
+        print(f"transient: {error.transient}:", error, flush=True)
+"""
+
+
+def daemon_pid(secure: Cluster, role: str) -> int:
+    (found,) = (daemon.pid for daemon in secure.status().daemons if daemon.role == role)
     return found
+
+
+def test_a_namenode_that_hangs_is_told_and_asked_again(secure: Cluster, login: Login) -> None:
+    """The native client sets no time limit; ours is shorter here, so that the test is."""
+    pid = daemon_pid(secure, "namenode")
+    with subprocess.Popen(
+        [sys.executable, "-c", LOOKS],
+        env=login("alice"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+
+        def looks() -> str:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            return process.stdout.readline()
+
+        try:
+            until(lambda: looks() == "True\n", "the NameNode answers")
+            os.kill(pid, signal.SIGSTOP)
+            assert "transient: True: hdfs:///user/alice: HDFS does not answer: no answer within" in looks()
+            os.kill(pid, signal.SIGCONT)
+            until(lambda: looks() == "True\n", "it answers again")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+            process.kill()
 
 
 def test_a_kdc_that_hangs_before_a_start_is_named_in_one_line(
     secure: Cluster, command: Run, login: Login
 ) -> None:
-    alice, pid = login("alice"), kdc_pid(secure)
+    alice, pid = login("alice"), daemon_pid(secure, "kdc")
     os.kill(pid, signal.SIGSTOP)
     try:
         done = command(alice, "start")
