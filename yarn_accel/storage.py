@@ -507,9 +507,13 @@ class _LimitedCalls:
                     self._n_overdue += 1
                     raise _NoAnswerError(f"no answer within {limit_s:g} s") from None
             value, error = call.answer.get()
-        if error is not None:
+        if error is None:
+            return cast("_T", value)
+        try:
             raise error
-        return cast("_T", value)
+        finally:
+            # Its traceback has this frame: the cycle would keep the native client, and so its connections.
+            del error, call
 
     def _work(self, inbox: queue.SimpleQueue[_Call[Any]]) -> None:
         while True:

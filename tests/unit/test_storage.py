@@ -1,12 +1,14 @@
 """Whole files by URI: local ones here, and HDFS as far as the native client's behaviour can be imitated."""
 
 import contextlib
+import gc
 import os
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -677,6 +679,23 @@ except storage.StorageError as error:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+def test_an_error_keeps_no_native_client(store_over):
+    class Client:
+        def get_file_info(self, path):
+            raise FileNotFoundError(path)
+
+    clients = [Client()]
+    alive = weakref.ref(clients[0])
+    store = store_over(lambda url: clients.pop())
+    gc.disable()
+    try:
+        assert not store.exists("hdfs://nn/x")
+        store.close()
+        until(lambda: alive() is None, "it is let go")
+    finally:
+        gc.enable()
 
 
 def test_a_child_of_a_process_has_threads_of_its_own_for_hdfs(store_over):
