@@ -253,10 +253,31 @@ def _explained(facts: SiteFacts, answer: ProbeResult) -> Trouble:
         # The native client does not say why. The NameNode took the same caller's login just before.
         own = facts.cache.own() if facts.cache else None
         return _impersonation(place, own.client if own else "the caller", facts.proxy_user)
+    if _CLOSED in answer.message and (stranger := _of_another_realm(facts, answer.asked)):
+        return Trouble(
+            "kerberos-account",
+            f"the server ends the connection at the end of the login of {stranger}, and says nothing: so "
+            "does one without a rule for that realm (its log: No rules applied)",
+            place,
+            "add a rule for that realm to hadoop.security.auth_to_local of NameNode and ResourceManager",
+        )
     explain = _EXPLAINED.get(answer.code)
     more = explain(facts) if explain is not None else ""
     text = answer.message.removeprefix(f"{answer.place}: ") + (f" ({more})" if more else "")
     return Trouble(answer.code, text, place, answer.cure or "see the server's log")
+
+
+#: What our side says of a server that ends the connection before the login is over.
+_CLOSED = "closed during the login"
+
+
+def _of_another_realm(facts: SiteFacts, service: str) -> str:
+    """The owner of the ticket, where the service's realm is another one; else empty."""
+    ticket = facts.cache.own() if facts.cache else None
+    key = {RESOURCEMANAGER: "yarn.resourcemanager.principal", NAMENODE: "dfs.namenode.kerberos.principal"}
+    realm = facts.setting(key.get(service, "")).rpartition("@")[2]
+    is_stranger = ticket is not None and realm and ticket.client.rpartition("@")[2] != realm
+    return ticket.client if ticket is not None and is_stranger else ""
 
 
 def _impersonation(place: str, caller: str, other: str) -> Trouble:

@@ -103,7 +103,9 @@ def test_a_user_of_another_realm_that_this_one_trusts(
         (tmp_path / "both.conf").write_text(realms)
         alice = {**bob, "KRB5_CONFIG": str(tmp_path / "both.conf"), "KRB5CCNAME": cache}
         found = examine(alice)
-    assert f"No rules applied to alice@{OTHER_REALM}" in found["kerberos-account"]["text"]
+    # Both servers close the connection at the end of the login, and say why in their logs alone.
+    assert "kerberos-account" in found, found
+    assert f"of alice@{OTHER_REALM}" in found["kerberos-account"]["text"]
     assert "auth_to_local" in found["kerberos-account"]["cure"]
     for service in ("ResourceManager", "NameNode"):
         assert service in found["kerberos-account"]["place"]

@@ -104,6 +104,15 @@ def test_a_refusal_says_what_is_known_of_it(answer, expected):
     assert not found.is_warning
 
 
+@pytest.mark.parametrize(("realm", "code"), [("OTHER", "kerberos-account"), ("R", "unavailable")])
+def test_a_server_without_a_rule_for_a_realm_says_nothing(realm, code):
+    answer = refused("unavailable", "no connection to nn:8020: closed during the login", NAMENODE)
+    facts = replace(ticket(client=f"alice@{realm}"), answers=(answer,))
+    (found,) = troubles_of(facts)
+    assert found.code == code
+    assert ("of alice@OTHER, and" in found.text) is (realm == "OTHER")
+
+
 def test_an_expired_ticket_names_its_end():
     facts = ticket(ends_s=NOW_S - 7200)
     (found,) = troubles_of(replace(facts, answers=(refused("kerberos-ticket-expired"),)))
