@@ -77,7 +77,8 @@ with connect("hadoop", fallback=False, patience_s=1.0) as accel:
         time.sleep(0.05)
 """
 
-#: A mapper that leaves a process behind, which goes on as the job's user for as long as its server lets it.
+#: A mapper that leaves a process behind, which goes on as the job's user for as long as its server lets it. It
+#: ends when somebody watches its job.
 LINGERS = """
 import json, os, sys, time
 from pathlib import Path
@@ -113,7 +114,7 @@ if os.fork() == 0:
         note(broke=repr(error))
     os._exit(0)
 for _ in range(1200):
-    if os.path.exists(notes):
+    if os.path.exists(notes + ".watched"):
         break
     time.sleep(0.1)
 print(Path(notes).read_text())
@@ -121,6 +122,7 @@ print(Path(notes).read_text())
 #: Tells when the ResourceManager first reports the end of an application.
 WATCHES = """
 import asyncio, sys, time
+from pathlib import Path
 from yarn_accel.adapters.hadoop_rpc import ApplicationId
 from yarn_accel.hadoop.rm_client import RmClient
 async def watch():
@@ -129,6 +131,7 @@ async def watch():
             found = await manager.report(ApplicationId.parse(sys.argv[1]))
             if found.state is not None and found.state.is_final:
                 return print(time.time())
+            Path(sys.argv[2]).touch()
             await asyncio.sleep(0.05)
 asyncio.run(watch())
 """
@@ -246,7 +249,7 @@ def test_the_storage_of_a_user_ends_with_the_job(
                 assert "job" in noted()[0], noted()
                 name = "_".join(["application", *noted()[0]["job"].split("_")[-4:-2]])
                 assert connections_of(secure, "bob", port, server)
-                watched = ran([sys.executable, "-c", WATCHES, name], env=bob, check=True)
+                watched = ran([sys.executable, "-c", WATCHES, name, f"{notes}.watched"], env=bob, check=True)
                 until(lambda: not connections_of(secure, "bob", port, server), "the user's storage is gone")
                 gone_s = time.time()
                 assert job.result().returncode == 0, job.result().stderr
