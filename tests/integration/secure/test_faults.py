@@ -62,7 +62,7 @@ def daemon_pid(secure: Cluster, role: str) -> int:
     return found
 
 
-def test_a_namenode_that_hangs_is_told_and_asked_again(secure: Cluster, login: Login) -> None:
+def test_a_namenode_that_hangs_is_an_error_and_is_asked_again(secure: Cluster, login: Login) -> None:
     """The native client sets no time limit; ours is shorter here, so that the test is."""
     pid = daemon_pid(secure, "namenode")
     with subprocess.Popen(

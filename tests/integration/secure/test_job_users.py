@@ -77,8 +77,8 @@ with connect("hadoop", fallback=False, patience_s=1.0) as accel:
         time.sleep(0.05)
 """
 
-#: A mapper that leaves a process behind, which goes on as the job's user for as long as its server lets it. It
-#: ends when somebody watches its job.
+#: A mapper that leaves a process behind, which goes on as the job's user as long as its server lets it.
+#: It ends when somebody watches its job.
 LINGERS = """
 import json, os, sys, time
 from pathlib import Path
