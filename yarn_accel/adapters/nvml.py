@@ -19,6 +19,7 @@ another way of handing out devices is used, and nothing about which.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +32,10 @@ _ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
 #: After nvmlInit failed: not tried again for so long.
 _RETRY_S = 5.0
 _MIG_ON = 1
+PACKAGE_MISSING = "nvidia-ml-py is not installed: pip install 'cluster-accel[yarn]'"
+#: Of a question that a healthy device does not answer; any other error is a fault where it answers always.
+_NO_ANSWER = ("NotSupported", "NotFound", "FunctionNotFound", "NoPermission", "InvalidArgument", "Timeout")
+_COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 
 
 @dataclass(slots=True)
@@ -60,6 +65,8 @@ class Gpu:
         product: such as ``NVIDIA H100 80GB HBM3``.
         memory_bytes: all of its memory; 0: unknown.
         used_bytes: of that, in use, by whomever.
+        compute_mode: ``default``, ``exclusive process``, ``prohibited``; empty: unknown.
+        cores: of the node that are nearest; empty: unknown.
         fault: why it cannot be used; empty when it can.
     """
 
@@ -72,6 +79,8 @@ class Gpu:
     product: str = ""
     memory_bytes: int = 0
     used_bytes: int = 0
+    compute_mode: str = ""
+    cores: tuple[int, ...] = ()
     fault: str = ""
 
 
@@ -90,6 +99,12 @@ def load_nvml() -> Any:
                 pynvml.nvmlInit()
                 _library.nvml = pynvml
         return _library.nvml
+
+
+def is_package_missing() -> bool:
+    """Whether GPUs cannot be seen because pynvml is not installed."""
+    load_nvml()
+    return _library.is_absent
 
 
 def list_gpus() -> list[Gpu]:
@@ -183,9 +198,28 @@ def _gpu(nvml: Any, index: int, part: int | None, handle: Any, parent: Any) -> G
             product=_text(nvml.nvmlDeviceGetName(handle)),
             memory_bytes=total_bytes,
             used_bytes=used_bytes,
+            compute_mode=_compute_mode(nvml, parent),
+            cores=_nearest_cores(nvml, parent),
         )
     except nvml.NVMLError as error:
         return Gpu(name, "", index, part, fault=str(error))
+
+
+def _compute_mode(nvml: Any, gpu: Any) -> str:
+    try:
+        return _COMPUTE_MODES[nvml.nvmlDeviceGetComputeMode(gpu)]
+    except (nvml.NVMLError, IndexError):
+        return ""
+
+
+def _nearest_cores(nvml: Any, gpu: Any) -> tuple[int, ...]:
+    """The cores of the GPU's NUMA node."""
+    n_words = -(-(os.cpu_count() or 1) // 64)
+    try:
+        words = [int(word) for word in nvml.nvmlDeviceGetCpuAffinity(gpu, n_words)]
+    except nvml.NVMLError:
+        return ()
+    return tuple(64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1)
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
@@ -199,6 +233,7 @@ def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
 
 def _figures(nvml: Any, index: int, part: int | None, handle: Any, parent: Any) -> dict[str, Any]:
     fault = str(handle) if isinstance(handle, nvml.NVMLError) else ""
+    always = ("nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo")
 
     def asked(function: str, *arguments: Any) -> Any:
         nonlocal fault
@@ -208,12 +243,13 @@ def _figures(nvml: Any, index: int, part: int | None, handle: Any, parent: Any) 
             return getattr(nvml, function)(*arguments)
         except (nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired) as error:
             fault = str(error)
-        except nvml.NVMLError:
-            pass
+        except nvml.NVMLError as error:
+            if function in always and not _is_no_answer(nvml, error):
+                # Such as "Unknown Error", in a container that lost its devices.
+                fault = fault or str(error)
         return None
 
-    name, uuid = asked("nvmlDeviceGetName", handle), asked("nvmlDeviceGetUUID", handle)
-    memory = asked("nvmlDeviceGetMemoryInfo", handle)
+    name, uuid, memory = (asked(function, handle) for function in always)
     rates = asked("nvmlDeviceGetUtilizationRates", handle)
     return {
         "device": _name(index, part),
@@ -231,6 +267,11 @@ def _figures(nvml: Any, index: int, part: int | None, handle: Any, parent: Any) 
         ),
         "fault": fault,
     }
+
+
+def _is_no_answer(nvml: Any, error: Exception) -> bool:
+    kinds = [getattr(nvml, f"NVMLError_{name}", None) for name in _NO_ANSWER]
+    return isinstance(error, tuple(kind for kind in kinds if kind is not None))
 
 
 def _name(index: int, part: int | None) -> str:

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from yarn_accel.adapters.nvml import (
     CUDA_VARIABLE,
+    PACKAGE_MISSING,
     Gpu,
     doubtful_numbers,
+    is_package_missing,
     list_gpus,
     list_processes,
     load_nvml,
@@ -43,6 +45,9 @@ _MAX_ASK_S = 1.0
 _ASK_FOR_PROCESSES = 8
 """Each so many times."""
 CUPY_MISSING = "CuPy is not installed: pip install 'cluster-accel[gpu]'"
+_DRIVER_FILES = ("/dev/nvidiactl", "/proc/driver/nvidia/version")
+MPS_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
+_MPS_FOLDER = "/tmp/nvidia-mps"
 _GPU_NAME = re.compile(r"cuda:\d+(:\d+)?")
 
 
@@ -60,7 +65,7 @@ def find_devices(config: PipelineConfig, environ: Mapping[str, str] | None = Non
         ConfigError: a device that no machine has.
         StartupError: none of the devices can be used; says why of each.
     """
-    gpus = _GpuTable(os.environ if environ is None else environ)
+    gpus = _GpuTable(os.environ if environ is None else environ, config)
     found: list[Device] = []
     for name in config.devices:
         if name == "auto":
@@ -95,8 +100,11 @@ def _cpus(config: PipelineConfig) -> list[Device]:
 class _GpuTable:
     """The GPUs of this machine, those that the environment shows, and those that workers can use."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], config: PipelineConfig) -> None:
         self._gpus = list_gpus()
+        self._n_workers = config.workers_per_gpu
+        self._pins = config.pin_workers
+        self._mps_folder = environ.get(MPS_VARIABLE) or _MPS_FOLDER
         self._visible = visible_gpus(self._gpus, environ)
         if doubtful_numbers(self._gpus, environ):
             logger.warning(
@@ -108,6 +116,8 @@ class _GpuTable:
 
     def usable(self) -> list[Device]:
         """Every GPU that can be used; what is left out is logged."""
+        if is_package_missing() and any(Path(each).exists() for each in _DRIVER_FILES):
+            logger.error("this node has NVIDIA's driver, but its GPUs are not used: %s", PACKAGE_MISSING)
         found = [self._device(gpu) for gpu in self._visible]
         for device in found:
             if device.fault:
@@ -124,6 +134,8 @@ class _GpuTable:
             fault = f"it is not among the GPUs that {CUDA_VARIABLE} shows this server"
         elif self._gpus:
             fault = f"this machine has {', '.join(gpu.name for gpu in self._gpus)}"
+        elif is_package_missing():
+            fault = PACKAGE_MISSING
         elif load_nvml() is not None:
             fault = "the driver shows no GPU; of one that MIG divides only the parts count"
         else:
@@ -131,15 +143,47 @@ class _GpuTable:
         return [Device(name, "cuda", fault=fault)]
 
     def _device(self, gpu: Gpu) -> Device:
+        has_mps = Path(self._mps_folder, "control").exists()
         fault = gpu.fault or (CUPY_MISSING if importlib.util.find_spec("cupy") is None else "")
+        near = sorted(os.sched_getaffinity(0).intersection(gpu.cores)) if self._pins else []
         return Device(
             gpu.name,
             "cuda",
-            fault=fault,
+            cores=tuple(near) if len(near) < len(os.sched_getaffinity(0)) else (),
+            fault=fault or mode_fault(gpu, self._n_workers, has_mps),
             uuid=gpu.uuid,
             product=gpu.product,
             memory_bytes=gpu.memory_bytes,
         )
+
+
+def mode_fault(gpu: Gpu, n_workers: int, has_mps: bool) -> str:
+    """Why the compute mode of a GPU keeps our workers off it, with the cure; empty: it does not.
+
+    A worker that hangs is killed. A client of MPS that is killed inside a kernel takes the other clients with
+    it, so our workers are none: beside MPS they get a GPU only in its default mode.
+
+    Args:
+        gpu: with its mode.
+        n_workers: processes that shall share it.
+        has_mps: whether the control daemon of MPS runs on this node.
+    """
+    cure = f"`nvidia-smi -i {gpu.index} -c DEFAULT`"
+    if gpu.compute_mode == "prohibited":
+        return f"its compute mode is PROHIBITED; cure: {cure}"
+    if not gpu.compute_mode.startswith("exclusive"):
+        return ""
+    if has_mps:
+        return (
+            "its compute mode is EXCLUSIVE_PROCESS under MPS, whose clients fail together when a worker that "
+            f"hangs is killed; cure: {cure}, beside which MPS may go on"
+        )
+    if n_workers > 1:
+        return (
+            f"its compute mode is EXCLUSIVE_PROCESS, and {n_workers} workers shall share it; cure: "
+            f"`pipeline: {{workers_per_gpu: 1}}`, or {cure}"
+        )
+    return ""
 
 
 def used_by_others(processes: Mapping[int, int], own: Collection[int]) -> int | None:
@@ -183,6 +227,7 @@ class GpuMonitor:
         self._uuids = {d.name: d.uuid for d in devices if d.kind == "cuda" and not d.fault}
         self._events: Any = None
         self._registered: set[str] = set()
+        self._seen: set[str] = set()
         self._places: dict[tuple[int, int | None], str] = {}
         self.asked_s = 0.0
         self._closing = threading.Event()
@@ -206,13 +251,22 @@ class GpuMonitor:
         self.asked_s = began_s
 
     def _run(self) -> None:
+        n_broken = 0
         for n_asked in itertools.count():
             began_s = time.monotonic()
-            for name, fault in self.faults():
-                self._call_soon(functools.partial(self._on_fault, name, fault))
+            try:
+                for name, fault in self.faults():
+                    self._call_soon(functools.partial(self._on_fault, name, fault))
+                if n_asked % _ASK_FOR_PROCESSES == 0:
+                    self.processes = list_processes()
+            except Exception:
+                # Whatever the driver or its binding does, the GPUs are asked for again.
+                n_broken += 1
+                if n_broken & (n_broken - 1) == 0:
+                    logger.exception(
+                        "the GPUs could not be asked for their faults, %d times so far", n_broken
+                    )
             self._call_soon(functools.partial(self._note_asked, began_s))
-            if n_asked % _ASK_FOR_PROCESSES == 0:
-                self.processes = list_processes()
             if self._closing.wait(_ASK_S):
                 return
 
@@ -222,6 +276,8 @@ class GpuMonitor:
         found = self._reported(nvml)
         self.latest = read_devices()
         faults = {row["device"]: row["fault"] for row in self.latest}
+        self._seen |= faults.keys()
+        faults |= dict.fromkeys(self._seen - faults.keys(), "the driver no longer shows it")
         failed = {name: faults[name] for name in self._uuids if faults.get(name)}
         found += failed.items()
         # One GPU that fails has every wait for events fail: the others are registered anew without it.

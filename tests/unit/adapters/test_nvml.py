@@ -71,6 +71,43 @@ def test_a_gpu_that_is_lost_between_two_questions_is_lost(eight_gpus, monkeypatc
     assert nvml.read_devices()[0]["fault"] == "GPU is lost"
 
 
+def raising(error):
+    def question(*_):
+        raise error()
+
+    return question
+
+
+@pytest.mark.parametrize("question", ["nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo"])
+def test_a_gpu_that_answers_unknown_error_is_no_healthy_one(eight_gpus, monkeypatch, question):
+    """As in a container that lost its devices."""
+    monkeypatch.setattr(pynvml, question, raising(pynvml.NVMLError_Unknown))
+    row = nvml.read_devices()[0]
+    assert row["fault"] == str(pynvml.NVMLError_Unknown())
+    monkeypatch.setattr(pynvml, question, raising(pynvml.NVMLError_NotSupported))
+    assert nvml.read_devices()[0]["fault"] == ""
+
+
+def test_a_sensor_that_does_not_answer_is_no_fault(eight_gpus, monkeypatch):
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTemperature", raising(pynvml.NVMLError_Unknown))
+    row = nvml.read_devices()[0]
+    assert (row["fault"], row["temperature_c"]) == ("", None)
+
+
+def test_mode_and_nearest_cores_of_a_gpu(eight_gpus, monkeypatch):
+    monkeypatch.setattr(nvml.os, "cpu_count", lambda: 100)
+    monkeypatch.setattr(
+        pynvml, "nvmlDeviceGetComputeMode", lambda handle: pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
+    )
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCpuAffinity", lambda handle, n_words: [0b101, 1 << 3][:n_words])
+    gpu = nvml.list_gpus()[0]
+    assert (gpu.compute_mode, gpu.cores) == ("exclusive process", (0, 2, 67))
+    for question in ("nvmlDeviceGetComputeMode", "nvmlDeviceGetCpuAffinity"):
+        monkeypatch.setattr(pynvml, question, raising(pynvml.NVMLError_NotSupported))
+    gpu = nvml.list_gpus()[0]
+    assert (gpu.compute_mode, gpu.cores, gpu.fault) == ("", (), "")
+
+
 def test_processes_are_listed_where_they_compute(eight_gpus):
     eight_gpus.processes = [(0, -1, 71, 300), (0, -1, 72, 40), (5, 2, 73, 8), (2, -1, 74, 1)]
     eight_gpus.write()
@@ -84,6 +121,7 @@ def test_no_library(monkeypatch):
     monkeypatch.setattr(nvml, "_library", nvml._Library())
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert nvml.read_devices() == nvml.list_gpus() == []
+    assert nvml.is_package_missing()
 
 
 def test_a_driver_that_is_loaded_later_is_found_later(eight_gpus, monkeypatch):

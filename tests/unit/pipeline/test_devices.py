@@ -181,6 +181,87 @@ def test_the_thread_reports_to_its_owner(eight_gpus, has_cupy):
     assert GpuMonitor([CPU], lambda *fault: None, call).faults() == []
 
 
+def test_a_gpu_that_the_driver_no_longer_shows_is_a_fault(eight_gpus, has_cupy):
+    monitor = GpuMonitor(find_devices(config()), lambda *fault: None, lambda task: None)
+    assert monitor.faults() == []
+    eight_gpus.init = 999
+    eight_gpus.write()
+    found = monitor.faults()
+    assert ("cuda:0", "the driver no longer shows it") in found
+    assert len(found) == 7, "all that workers compute on"
+
+
+def test_an_exception_does_not_end_the_monitor(eight_gpus, has_cupy, monkeypatch, caplog):
+    n_asked, is_enough = [], threading.Event()
+
+    def broken():
+        n_asked.append(1)
+        if len(n_asked) >= 3:
+            is_enough.set()
+        raise ValueError("what no binding should say")
+
+    monkeypatch.setattr(devices, "_ASK_S", 0.001)
+    monkeypatch.setattr(devices, "read_devices", broken)
+    monitor = GpuMonitor(find_devices(config()), lambda *fault: None, lambda task: task())
+    monitor.start()
+    assert is_enough.wait(300)
+    monitor.close()
+    assert "what no binding should say" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("mode", "n_workers", "has_mps", "expected"),
+    [
+        ("default", 4, True, ""),
+        ("", 4, True, ""),
+        ("exclusive process", 1, False, ""),
+        ("exclusive process", 2, False, "workers_per_gpu: 1"),
+        ("exclusive process", 1, True, "under MPS"),
+        ("prohibited", 1, False, "PROHIBITED"),
+    ],
+)
+def test_a_compute_mode_that_keeps_workers_off_a_gpu_says_how_to_change_it(
+    mode, n_workers, has_mps, expected
+):
+    fault = devices.mode_fault(Gpu("cuda:3", "GPU-3", 3, compute_mode=mode), n_workers, has_mps)
+    assert bool(fault) == bool(expected)
+    assert expected in fault
+    assert not fault or "`nvidia-smi -i 3 -c DEFAULT`" in fault
+
+
+def test_an_exclusive_gpu_is_refused_beside_mps_and_left_alone_without(
+    eight_gpus, has_cupy, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(
+        pynvml, "nvmlDeviceGetComputeMode", lambda handle: pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
+    )
+    environ = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
+    assert find_devices(config(devices=("cuda:1",)), environ)[0].fault == ""
+    (tmp_path / "control").touch()
+    with pytest.raises(StartupError, match="EXCLUSIVE_PROCESS under MPS"):
+        find_devices(config(devices=("cuda:1",)), environ)
+
+
+def test_a_gpus_worker_runs_on_the_cores_beside_its_gpu(eight_gpus, has_cupy, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCpuAffinity", lambda handle, n_words: [0b111100])
+    assert find_devices(config(devices=("cuda:1",)))[0].cores == (2, 3)
+    assert find_devices(config(devices=("cuda:1",), pin_workers=False))[0].cores == ()
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCpuAffinity", lambda handle, n_words: [0b1111])
+    assert find_devices(config(devices=("cuda:1",)))[0].cores == (), "all are as near"
+
+
+def test_without_the_binding_a_node_with_a_driver_says_so_loudly(monkeypatch, caplog, tmp_path):
+    monkeypatch.setattr(devices, "list_gpus", list)
+    monkeypatch.setattr(devices, "is_package_missing", lambda: True)
+    monkeypatch.setattr(devices, "_DRIVER_FILES", (str(tmp_path),))
+    assert names(find_devices(config(workers=1))) == ["cpu"]
+    assert "pip install 'cluster-accel[yarn]'" in caplog.text
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    with pytest.raises(StartupError, match="nvidia-ml-py is not installed"):
+        find_devices(config(devices=("cuda:0",)))
+
+
 def test_memory_of_others_is_known_once_one_of_ours_is_seen():
     processes = {71: 300, 72: 40, 73: 8}
     assert used_by_others(processes, {72}) == 308

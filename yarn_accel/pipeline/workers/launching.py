@@ -206,5 +206,10 @@ class Device:
     is_for_rest: bool = False
 
     def environment(self) -> dict[str, str]:
-        """Variables that make CUDA see this GPU alone, as its number 0; to be set before CUDA starts."""
-        return {CUDA_VARIABLE: self.uuid} if self.kind == "cuda" else {}
+        """Variables that make CUDA see this GPU alone, as its number 0; to be set before CUDA starts.
+
+        Without MPS, too, whose clients fail together when one that hangs is killed: there is no daemon there.
+        """
+        if self.kind != "cuda":
+            return {}
+        return {CUDA_VARIABLE: self.uuid, "CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}
