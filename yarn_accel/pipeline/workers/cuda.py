@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import importlib
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from yarn_accel.adapters.nvml import load_nvml
+from yarn_accel.adapters.nvml import list_processes, load_nvml
 from yarn_accel.core.requests.records import Failure
 from yarn_accel.errors import StartupError
 from yarn_accel.operations import allocate, get
@@ -40,6 +41,9 @@ _PROBE_CURE = "do not use this GPU, or mend its driver and CuPy: see docs/gpu.md
 _IDENTITY_CURE = "compare CUDA_VISIBLE_DEVICES of the server with `nvidia-smi -L`: see docs/gpu.md"
 _GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """Of a whole GPU: what CUDA's runtime says of a part that MIG made is not documented."""
+_BESIDE_BYTES = 512 << 20
+"""Of context, kernels and workspaces, where the driver does not name this process (a container's own process
+ids): as was seen on an H200."""
 _PORTABLE = 1
 """cudaHostRegisterPortable"""
 
@@ -49,7 +53,8 @@ class CudaDevice:
 
     Args:
         device: which.
-        memory_share: the part of its memory that all workers on it may take together, 0 to 1.
+        memory_share: the part of its memory that all workers on it may take together, 0 to 1, with CUDA's
+            contexts and the libraries' workspaces.
         memory_wait_s: how long a computation waits for memory that others use.
 
     Attributes:
@@ -64,6 +69,7 @@ class CudaDevice:
 
     def __init__(self, device: Device, memory_share: float = 1.0, memory_wait_s: float = 0.0) -> None:
         self._name = name = device.name
+        self._share = memory_share / device.n_sharing
         self.fault = self.broken = ""
         self._is_proven = False
         major = CUDA_MAJOR
@@ -77,12 +83,10 @@ class CudaDevice:
             major = cuda_major(str(cupy.__version__), self._runtime.runtimeGetVersion())
             facts = find_toolkit(str(Path(str(cupy.__file__)).parents[1]))
             self.toolkit = "" if facts is None else describe_toolkit(facts, major)
-            _, total_bytes = self._runtime.memGetInfo()
-            limit_bytes = int(total_bytes * memory_share / device.n_sharing)
-            cupy.get_default_memory_pool().set_limit(size=limit_bytes)
             set_memory_wait(memory_wait_s, time.monotonic, time.sleep)
             with self.stream():
                 cupy.zeros(64) @ cupy.zeros(64)
+            self._limit_memory()
         except StartupError as error:
             raise StartupError(f"{name} cannot be used: {error.message}", cure=error.cure) from None
         except ImportError as error:
@@ -108,6 +112,17 @@ class CudaDevice:
             text = error.message if isinstance(error, StartupError) else f"{type(error).__name__}: {error}"
             raise StartupError(f"{self._name} failed its start probe: {text}", cure=_PROBE_CURE) from error
         self._is_proven = True
+        # By now all libraries are loaded, and have their workspaces.
+        self._limit_memory()
+
+    def _limit_memory(self) -> None:
+        """Let the pool have this worker's part, less what the process holds beside it."""
+        pool = self._cupy.get_default_memory_pool()
+        _, total_bytes = self._runtime.memGetInfo()
+        part_bytes = int(total_bytes * self._share)
+        held_bytes = list_processes().get(self._name, {}).get(os.getpid(), 0)
+        beside_bytes = held_bytes - pool.total_bytes() if held_bytes else _BESIDE_BYTES
+        pool.set_limit(size=part_bytes - min(max(beside_bytes, 0), part_bytes // 2))
 
     def stream(self) -> CudaStream:
         """A stream for one lane: what is asked for within it is complete when it is left."""

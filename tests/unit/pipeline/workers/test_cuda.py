@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import mmap
+import os
 import sys
 import types
 from unittest.mock import Mock
@@ -15,6 +16,7 @@ import pytest
 from yarn_accel.errors import RejectedError, StartupError
 from yarn_accel.operations import get
 from yarn_accel.operations.registry import OPERATIONS
+from yarn_accel.pipeline.workers import cuda
 from yarn_accel.pipeline.workers.cuda import CudaDevice, ToolkitFacts, cases, describe_toolkit, find_toolkit
 from yarn_accel.pipeline.workers.execution import MappedSegment
 from yarn_accel.pipeline.workers.launching import Device
@@ -76,7 +78,9 @@ def fake(monkeypatch):
     )
     memory = types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
     pool = types.SimpleNamespace(
-        free_all_blocks=lambda: log.append("freed"), set_limit=lambda size: log.append(("limit", size))
+        free_all_blocks=lambda: log.append("freed"),
+        set_limit=lambda size: log.append(("limit", size)),
+        total_bytes=lambda: 1 << 20,
     )
     cupy = types.ModuleType("cupy")
     cupy.cuda = types.SimpleNamespace(Stream=Stream, runtime=runtime, memory=memory)
@@ -87,9 +91,21 @@ def fake(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "cupyx", types.ModuleType("cupyx"))
     device = CudaDevice(Device("cuda:3", "cuda"), 0.25)
-    assert log[0] == ("limit", 4 << 30)
     log.clear()
     return device, log
+
+
+@pytest.mark.parametrize(
+    ("held_mib", "beside_mib"),
+    [(701, 700), (0, 512), (1, 0), (8000, 2048)],
+    ids=["known", "unknown to the driver", "nothing", "at most a half"],
+)
+def test_contexts_and_workspaces_count_in_the_share(fake, monkeypatch, held_mib, beside_mib):
+    device, log = fake
+    processes = {os.getpid(): held_mib << 20} if held_mib else {99: 5 << 30}
+    monkeypatch.setattr(cuda, "list_processes", lambda: {"cuda:3": processes})
+    device._limit_memory()
+    assert log == [("limit", (4 << 30) - (beside_mib << 20))]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +298,7 @@ def test_a_toolkit_that_is_not_all_there_is_named_with_the_cure(fake, monkeypatc
 def test_the_workers_of_a_gpu_share_what_they_may_take(fake):
     _, log = fake
     CudaDevice(Device("cuda:1", "cuda", n_sharing=4), 0.5)
-    assert log[0] == ("limit", 2 << 30)
+    assert ("limit", (2 << 30) - (512 << 20)) in log
 
 
 def test_a_buffer_that_cannot_be_pinned_is_used_as_it_is(fake, monkeypatch, caplog):
