@@ -41,6 +41,10 @@ char trans_of(int operation) { return "NTC"[operation]; }
 char uplo_of(int fill) { return "LU"[fill]; }
 char side_of(int side) { return "LR"[side]; }
 char diag_of(int diagonal) { return "NU"[diagonal]; }
+float conjugate(float x) { return x; }
+double conjugate(double x) { return x; }
+C32 conjugate(C32 x) { return std::conj(x); }
+C64 conjugate(C64 x) { return std::conj(x); }
 int refused(const char* function, const char* what, int status) {
     fprintf(stderr, "emulated CUDA: %s: %s is not a GPU's memory\n", function, what);
     return status;
@@ -54,6 +58,7 @@ extern "C" {
     void scipy_##l##gemm_(...); \
     void scipy_##l##trsm_(...); \
     void scipy_##l##getrf_(...); \
+    void scipy_##l##getrs_(...); \
     void scipy_##l##potrf_(...); \
     void scipy_##l##geqrf_(...); \
     void scipy_##l##org##_(...); \
@@ -62,6 +67,9 @@ ROUTINES(s, orgqr, ormqr)
 ROUTINES(d, orgqr, ormqr)
 ROUTINES(c, ungqr, unmqr)
 ROUTINES(z, ungqr, unmqr)
+void scipy_dsgesv_(...), scipy_zcgesv_(...);
+void scipy_ssyevd_(...), scipy_dsyevd_(...), scipy_cheevd_(...), scipy_zheevd_(...);
+void scipy_sgesvd_(...), scipy_dgesvd_(...), scipy_cgesvd_(...), scipy_zgesvd_(...);
 
 #define HANDLES(library, version) \
     int library##Create##version(Handle** handle) { return *handle = new Handle, 0; } \
@@ -103,12 +111,15 @@ int cublasGetMathMode(Handle* handle, int* mode) { return *mode = handle->math_m
     } \
     int cublas##L##getrsBatched(Handle* handle, int turn, int n, int n_right, const T* const* a, int lda, \
                                 const int* pivots, T* const* b, int ldb, int* status, int n_items) { \
-        if (pivots || is_device(status, 4)) return emulated::unsupported(__func__, NOT_SUPPORTED_BLAS); \
+        if (is_device(status, 4)) return emulated::unsupported(__func__, NOT_SUPPORTED_BLAS); \
         *status = 0; \
         return begin_blas(handle, [=] { \
             T one = 1; \
             char t = trans_of(turn); \
-            for (int i = 0; i < n_items; i++) \
+            int code; \
+            for (int i = 0; pivots && i < n_items; i++) \
+                scipy_##l##getrs_(&t, &n, &n_right, a[i], &lda, pivots + (size_t)i * n, b[i], &ldb, &code); \
+            for (int i = 0; !pivots && i < n_items; i++) \
                 for (int step = 0; step < 2; step++) { \
                     bool is_lower = (turn == 0) == (step == 0); \
                     scipy_##l##trsm_("L", is_lower ? "L" : "U", &t, is_lower ? "U" : "N", &n, &n_right, &one, \
@@ -213,4 +224,129 @@ SOLVERS(S, s, float, orgqr, ormqr)
 SOLVERS(D, d, double, orgqr, ormqr)
 SOLVERS(C, c, C32, ungqr, unmqr)
 SOLVERS(Z, z, C64, ungqr, unmqr)
+
+// Eigenvalues, singular values, whole systems. LAPACK gets work of its own; real routines take no rwork.
+#define GETRS(L, l, T) \
+    int cusolverDn##L##getrs(Handle* handle, int turn, int n, int n_right, const T* a, int lda, const int* pivots, \
+                             T* b, int ldb, int* status) { \
+        NEEDS(b, (size_t)ldb * (n_right - 1) + n, INVALID_VALUE_SOLVER); \
+        char t = trans_of(turn); \
+        return begin_solver( \
+            handle, [=] { scipy_##l##getrs_(&t, &n, &n_right, a, &lda, pivots, b, &ldb, status); }); \
+    }
+GETRS(S, s, float)
+GETRS(D, d, double)
+GETRS(C, c, C32)
+GETRS(Z, z, C64)
+
+#define REFINED(L, l, T, LOW, RWORK) \
+    int cusolverDn##L##gesv_bufferSize(Handle*, int, int, T*, int, int*, T*, int, T*, int, void*, size_t* n) { \
+        return *n = WORK_NUMBERS, 0; \
+    } \
+    int cusolverDn##L##gesv(Handle* handle, int n, int n_right, T* a, int lda, int* pivots, T* b, int ldb, T* x, \
+                            int ldx, char* work, size_t n_work, int* n_iterations, int* status) { \
+        NEEDS(work, n_work, INVALID_VALUE_SOLVER); \
+        NEEDS(x, (size_t)ldx * (n_right - 1) + n, INVALID_VALUE_SOLVER); \
+        int code = begin_solver(handle, [=] { \
+            std::vector<T> own((size_t)n * n_right); \
+            std::vector<LOW> low((size_t)n * (n + n_right)); \
+            std::vector<double> real(n); \
+            scipy_##l##gesv_(&n, &n_right, a, &lda, pivots, b, &ldb, x, &ldx, own.data(), low.data(), RWORK \
+                             n_iterations, status); \
+        }); \
+        return code ? code : (int)cudaStreamSynchronize(handle->stream); \
+    }
+REFINED(DS, ds, double, float, )
+#define REAL_WORK real.data(),
+REFINED(ZC, zc, C64, C32, REAL_WORK)
+
+#define EIGENVALUES(L, l, T, R, routine, batched, RWORK) \
+    static void eigenvalues_##l(int job, int fill, int n, T* a, int lda, R* w, int* status) { \
+        char j = "NV"[job], u = uplo_of(fill); \
+        int n_work = 1 + 6 * n + 2 * n * n, n_real = 1 + 5 * n + 2 * n * n, n_whole = 3 + 5 * n; \
+        std::vector<T> own(n_work); \
+        std::vector<R> real(n_real); \
+        std::vector<int> whole(n_whole); \
+        scipy_##l##routine##_(&j, &u, &n, a, &lda, w, own.data(), &n_work, RWORK whole.data(), &n_whole, status); \
+    } \
+    int cusolverDn##L##batched##_bufferSize(Handle*, int, int, int, const T*, int, const R*, int* n, void*, int) { \
+        return *n = WORK_NUMBERS, 0; \
+    } \
+    int cusolverDn##L##batched(Handle* handle, int job, int fill, int n, T* a, int lda, R* w, T* work, int n_work, \
+                               int* status, void*, int n_items) { \
+        NEEDS(work, n_work, INVALID_VALUE_SOLVER); \
+        return begin_solver(handle, [=] { \
+            for (int i = 0; i < n_items; i++) \
+                eigenvalues_##l(job, fill, n, a + (size_t)i * lda * n, lda, w + (size_t)i * n, status + i); \
+        }); \
+    }
+#define REAL_COUNTED real.data(), &n_real,
+EIGENVALUES(S, s, float, float, syevd, syevjBatched, )
+EIGENVALUES(D, d, double, double, syevd, syevjBatched, )
+EIGENVALUES(C, c, C32, float, heevd, heevjBatched, REAL_COUNTED)
+EIGENVALUES(Z, z, C64, double, heevd, heevjBatched, REAL_COUNTED)
+
+int cusolverDnXsyevd_bufferSize(Handle*, void*, int, int, int64_t, int, const void*, int64_t, int, const void*, int,
+                                size_t* on_device, size_t* on_host) {
+    return *on_device = WORK_NUMBERS, *on_host = 8, 0;
+}
+int cusolverDnXsyevd(Handle* handle, void*, int job, int fill, int64_t n, int type, void* a, int64_t lda, int,
+                     void* w, int, char* work, size_t n_work, void*, size_t, int* status) {
+    NEEDS(work, n_work, INVALID_VALUE_SOLVER);
+    return begin_solver(handle, [=] {
+        if (type == CUDA_R_32F) eigenvalues_s(job, fill, n, (float*)a, lda, (float*)w, status);
+        if (type == CUDA_R_64F) eigenvalues_d(job, fill, n, (double*)a, lda, (double*)w, status);
+        if (type == CUDA_C_32F) eigenvalues_c(job, fill, n, (C32*)a, lda, (float*)w, status);
+        if (type == CUDA_C_64F) eigenvalues_z(job, fill, n, (C64*)a, lda, (double*)w, status);
+    });
+}
+
+#define SINGULAR_VALUES(L, l, T, R, RWORK) \
+    static void singular_values_##l(char u_job, char v_job, int m, int n, T* a, int lda, R* s, T* u, int ldu, T* vt, \
+                                    int ldvt, int* status) { \
+        int n_work = 64 * (m + n); \
+        std::vector<T> own(n_work); \
+        std::vector<R> real(5 * (m < n ? m : n)); \
+        scipy_##l##gesvd_(&u_job, &v_job, &m, &n, a, &lda, s, u, &ldu, vt, &ldvt, own.data(), &n_work, RWORK status); \
+    } \
+    SIZE(L, gesvd, int, int) \
+    int cusolverDn##L##gesvd(Handle* handle, signed char u_job, signed char v_job, int m, int n, T* a, int lda, R* s, \
+                             T* u, int ldu, T* vt, int ldvt, T* work, int n_work, R*, int* status) { \
+        NEEDS(work, n_work, INVALID_VALUE_SOLVER); \
+        return begin_solver( \
+            handle, [=] { singular_values_##l(u_job, v_job, m, n, a, lda, s, u, ldu, vt, ldvt, status); }); \
+    } \
+    int cusolverDn##L##gesvdjBatched_bufferSize(Handle*, int, int, int, const T*, int, const R*, const T*, int, \
+                                                const T*, int, int* n, void*, int) { \
+        return *n = WORK_NUMBERS, 0; \
+    } \
+    int cusolverDn##L##gesvdjBatched(Handle* handle, int job, int m, int n, T* a, int lda, R* s, T* u, int ldu, T* v, \
+                                     int ldv, T* work, int n_work, int* status, void*, int n_items) { \
+        NEEDS(work, n_work, INVALID_VALUE_SOLVER); \
+        return begin_solver(handle, [=] { \
+            char j = "NA"[job]; \
+            int least = m < n ? m : n; \
+            std::vector<T> vt((size_t)n * n); \
+            for (int i = 0; i < n_items; i++) { \
+                singular_values_##l(j, j, m, n, a + (size_t)i * lda * n, lda, s + (size_t)i * least, \
+                                    u + (job ? (size_t)i * ldu * m : 0), ldu, vt.data(), n, status + i); \
+                for (int row = 0; job && row < n; row++) \
+                    for (int column = 0; column < n; column++) \
+                        v[(size_t)i * ldv * n + row + (size_t)column * ldv] = \
+                            conjugate(vt[column + (size_t)row * n]); \
+            } \
+        }); \
+    }
+#define REAL_ONLY real.data(),
+SINGULAR_VALUES(S, s, float, float, )
+SINGULAR_VALUES(D, d, double, double, )
+SINGULAR_VALUES(C, c, C32, float, REAL_ONLY)
+SINGULAR_VALUES(Z, z, C64, double, REAL_ONLY)
+
+#define SETTINGS(name) \
+    int cusolverDnCreate##name(void** settings) { return *settings = new char, 0; } \
+    int cusolverDnDestroy##name(void* settings) { return delete (char*)settings, 0; }
+SETTINGS(Params)
+SETTINGS(SyevjInfo)
+SETTINGS(GesvdjInfo)
 }

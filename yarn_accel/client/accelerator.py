@@ -37,9 +37,11 @@ from yarn_accel.client.operation_calls import (
     SVD,
     CholeskyFactor,
     Clusters,
+    Determinant,
     EigenDecomposition,
     Factors,
     ImageFeatures,
+    Inverse,
     MatrixProduct,
     PackedQR,
     ResidualCheck,
@@ -371,11 +373,25 @@ class Accelerator:
         [1.0, 0.5]
 
         Args:
-            a: what `lu`, `qr` or `cholesky` returned, also with an ``output``; or the matrix itself, of
-                which an LU is computed first.
+            a: the square matrix, or a stack: one request, no factors back. Or what `lu`, `qr` or `cholesky`
+                returned, also with an ``output``.
             b: ``(m,)`` or ``(m, n_right)``.
+            options: with the matrix, ``positive_definite`` among others; ``reply.info`` then has ``residual``
+                and ``precision``.
         """
-        return self._run(calls_of.solve(a if calls_of.is_factorization(a) else self.lu(a), b, options))
+        return self._run(calls_of.solve(a, b, options))
+
+    def lstsq(self, a: Any, b: Any, **options: Any) -> Solution:
+        """The x that makes norm(b - Ax) least, for A ``(m, n)`` of rank n <= m, in one request."""
+        return self._run(calls_of.lstsq(a, b, options))
+
+    def inv(self, a: Any, **options: Any) -> Inverse:
+        """The inverse of a square matrix; ``positive_definite`` is an option. To solve systems, `solve`."""
+        return self._run(calls_of.inv(a, options))
+
+    def slogdet(self, a: Any, **options: Any) -> Determinant:
+        """Sign and logarithm of the determinant of a square matrix; ``positive_definite`` is an option."""
+        return self._run(calls_of.slogdet(a, options))
 
     def svd(self, a: Any, **options: Any) -> SVD:
         """A = USV' in the economic form, or with ``vectors=False`` the singular values alone."""

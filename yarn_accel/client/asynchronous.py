@@ -26,9 +26,11 @@ from yarn_accel.client.operation_calls import (
     SVD,
     CholeskyFactor,
     Clusters,
+    Determinant,
     EigenDecomposition,
     Factors,
     ImageFeatures,
+    Inverse,
     MatrixProduct,
     ResidualCheck,
     Solution,
@@ -135,8 +137,19 @@ class AsyncAccelerator:
 
     async def solve(self, a: Any, b: Any, **options: Any) -> Solution:
         """See `Accelerator.solve`."""
-        factors = a if calls_of.is_factorization(a) else await self.lu(a)
-        return await self._run(calls_of.solve(factors, b, options))
+        return await self._run(calls_of.solve(a, b, options))
+
+    async def lstsq(self, a: Any, b: Any, **options: Any) -> Solution:
+        """See `Accelerator.lstsq`."""
+        return await self._run(calls_of.lstsq(a, b, options))
+
+    async def inv(self, a: Any, **options: Any) -> Inverse:
+        """See `Accelerator.inv`."""
+        return await self._run(calls_of.inv(a, options))
+
+    async def slogdet(self, a: Any, **options: Any) -> Determinant:
+        """See `Accelerator.slogdet`."""
+        return await self._run(calls_of.slogdet(a, options))
 
     async def svd(self, a: Any, **options: Any) -> SVD:
         """See `Accelerator.svd`."""

@@ -174,6 +174,33 @@ class Solution(NamedTuple):
         return cls(_array(reply, "x"), output, reply)
 
 
+class Inverse(NamedTuple):
+    """The inverse of a square matrix: ``inv`` (n, n)."""
+
+    inv: Any
+    output: str
+    reply: Reply
+
+    @classmethod
+    def of(cls, reply: Reply, output: str = "") -> Inverse:
+        """The result that a reply to ``inv`` holds."""
+        return cls(_array(reply, "inv"), output, reply)
+
+
+class Determinant(NamedTuple):
+    """``sign * exp(logdet)``: arrays ``(1,)``, of a stack of b matrices ``(b, 1)``; 0, -inf if singular."""
+
+    sign: Any
+    logdet: Any
+    output: str
+    reply: Reply
+
+    @classmethod
+    def of(cls, reply: Reply, output: str = "") -> Determinant:
+        """The result that a reply to ``slogdet`` holds."""
+        return cls(_array(reply, "sign"), _array(reply, "logdet"), output, reply)
+
+
 class ResidualCheck(NamedTuple):
     """How exact factors are, in LAPACK's ratios.
 
@@ -316,13 +343,26 @@ def gemm(a: Any, b: Any, options: Options) -> PreparedCall[MatrixProduct]:
     return _prepare(MatrixProduct.of, "gemm", (a, b), options)
 
 
-def is_factorization(a: Any) -> bool:
-    """Whether it is what one of the factorizations returned."""
-    return isinstance(a, (LU, SeparateLU, QR, PackedQR, CholeskyFactor))
+def lstsq(a: Any, b: Any, options: Options) -> PreparedCall[Solution]:
+    """The least-squares x of Ax = b."""
+    return _prepare(Solution.of, "lstsq", (a, b), options)
 
 
-def solve(factors: Factorization, b: Any, options: Options) -> PreparedCall[Solution]:
-    """x of Ax = b from the factors of A."""
+def inv(a: Any, options: Options) -> PreparedCall[Inverse]:
+    """The inverse of A."""
+    return _prepare(Inverse.of, "inv", (a,), options)
+
+
+def slogdet(a: Any, options: Options) -> PreparedCall[Determinant]:
+    """Sign and logarithm of a determinant."""
+    return _prepare(Determinant.of, "slogdet", (a,), options)
+
+
+def solve(a: Any, b: Any, options: Options) -> PreparedCall[Solution]:
+    """x of Ax = b from A itself, or from its factors."""
+    if not isinstance(a, (LU, SeparateLU, QR, PackedQR, CholeskyFactor)):
+        return _prepare(Solution.of, "linsolve", (a, b), options)
+    factors: Factorization = a
     operation, form, inputs = _factor_inputs(factors)
     params = {"factors": operation, "form": form}
     if operation == "cholesky" and form == "packed":

@@ -138,6 +138,46 @@ def solve_output(specs: Specs, params: Params) -> int:
     return array_bytes(tuple(b.shape), matrices.reply_dtype(b, params))
 
 
+def linsolve_flops(specs: Specs, params: Params) -> int:
+    """2/3 n^3, half of it where the matrix is positive definite, and 2 n^2 for each right-hand side."""
+    return slogdet_flops(specs, params) + 2 * specs[0].shape[-1] * specs[1].size
+
+
+def lstsq_flops(specs: Specs, params: Params) -> int:
+    """4/3 n^3 for a square matrix, and 5 m n for each right-hand side."""
+    size = matrices.sizes(specs[0], params)
+    return size.n_items * 2 * _lu_flops(size) + 5 * size.n_columns * specs[1].size
+
+
+def lstsq_output(specs: Specs, params: Params) -> int:
+    """The solutions."""
+    size = matrices.sizes(specs[0], params)
+    n_values = specs[1].size // size.n_rows * size.n_columns
+    return array_bytes((n_values,), matrices.reply_dtype(specs[1], params))
+
+
+def inv_flops(specs: Specs, params: Params) -> int:
+    """2 n^3."""
+    return _n_items(specs[0]) * 2 * specs[0].shape[-1] ** 3
+
+
+def inv_output(specs: Specs, params: Params) -> int:
+    """The inverse."""
+    return array_bytes(tuple(specs[0].shape), matrices.reply_dtype(specs[0], params))
+
+
+def slogdet_flops(specs: Specs, params: Params) -> int:
+    """2/3 n^3, half of it where the matrix is positive definite."""
+    n = specs[0].shape[-1]
+    return _n_items(specs[0]) * n**3 * (1 if params.get("positive_definite", False) else 2) // 3
+
+
+def slogdet_output(specs: Specs, params: Params) -> int:
+    """Signs and logarithms."""
+    n, dtype = _n_items(specs[0]), matrices.reply_dtype(specs[0], params)
+    return array_bytes((n,), dtype) + array_bytes((n,), matrices.real_dtype(dtype))
+
+
 def svd_flops(specs: Specs, params: Params) -> int:
     """6 m n^2 + 20 n^3 with vectors, 2 m n^2 + 2 n^3 without, for m rows and n columns, m the larger."""
     size = matrices.sizes(specs[0], params)

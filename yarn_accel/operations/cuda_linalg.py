@@ -66,7 +66,7 @@ def lu(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
 
 def lu_batch(items: Sequence[Item]) -> List[Any]:
     """`lu` of each; an `Outcome` or an `AccelError` for each."""
-    return through_streams(items, partial(_launch_factorizations, "lu", _lu))
+    return through_streams(items, partial(_launch_factorizations, "lu", lu_columns))
 
 
 def qr(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
@@ -76,7 +76,7 @@ def qr(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
 
 def qr_batch(items: Sequence[Item]) -> List[Any]:
     """`qr` of each; an `Outcome` or an `AccelError` for each."""
-    return through_streams(items, partial(_launch_factorizations, "qr", _qr))
+    return through_streams(items, partial(_launch_factorizations, "qr", qr_columns))
 
 
 def cholesky(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
@@ -86,7 +86,7 @@ def cholesky(arrays: List[Array], params: Params, place: Place = allocate) -> Ou
 
 def cholesky_batch(items: Sequence[Item]) -> List[Any]:
     """`cholesky` of each; an `Outcome` or an `AccelError` for each."""
-    return through_streams(items, partial(_launch_factorizations, "cholesky", _cholesky))
+    return through_streams(items, partial(_launch_factorizations, "cholesky", cholesky_columns))
 
 
 class _LinalgBatch(NamedTuple):
@@ -134,7 +134,7 @@ class _LinalgBatch(NamedTuple):
 
 def _launch_factorizations(name: str, compute: Compute, items: List[Item]) -> Land:
     matrix, params = items[0][0][0], items[0][1]
-    columns = _upload([arrays[0] for arrays, _, _ in items], params)
+    columns = upload_columns([arrays[0] for arrays, _, _ in items], params)
     marks = cupy_module().zeros((2, len(columns)), dtype=np.int32)
     is_symmetric = name == "cholesky" and params.get("triangle") != "lower"
     mark_unsound(columns, marks[0], float(np.finfo(matrix.dtype).eps) if is_symmetric else None)
@@ -181,7 +181,7 @@ def _cholesky_outcome(matrix: Array, params: Params, place: Place, statuses: Arr
     return Outcome({"l": targets if size.is_stack else targets[0]}, info)
 
 
-def _upload(matrices: List[Array], params: Params) -> Array:
+def upload_columns(matrices: List[Array], params: Params) -> Array:
     """The matrices of all requests as one stack of columns on the device, in the type of the computation."""
     dtype = np.dtype(compute_dtype(spec_of(matrices[0]), params))
     if params.get("triangle") == "lower":
@@ -190,7 +190,8 @@ def _upload(matrices: List[Array], params: Params) -> Array:
     return cupy_module().ascontiguousarray(stack.transpose(0, 2, 1))
 
 
-def _lu(columns: Array, params: Params, status: Array) -> Results:
+def lu_columns(columns: Array, params: Params, status: Array) -> Results:
+    """LU, see `Compute`; the packed form lies in place of the columns."""
     cupy = cupy_module()
     n_items, n, m = columns.shape
     pivots = cupy.empty((n_items, min(m, n)), dtype=np.int32)
@@ -224,7 +225,8 @@ def _lu(columns: Array, params: Params, status: Array) -> Results:
     return results
 
 
-def _qr(columns: Array, params: Params, status: Array) -> Results:
+def qr_columns(columns: Array, params: Params, status: Array) -> Results:
+    """QR, see `Compute`; the packed form lies in place of the columns."""
     cupy = cupy_module()
     n_items, n, m = columns.shape
     least = min(m, n)
@@ -247,7 +249,8 @@ def _qr(columns: Array, params: Params, status: Array) -> Results:
     return results
 
 
-def _cholesky(columns: Array, params: Params, status: Array) -> Results:
+def cholesky_columns(columns: Array, params: Params, status: Array) -> Results:
+    """Cholesky, see `Compute`; the factor lies in place of the columns."""
     cupy = cupy_module()
     n_items, n, _ = columns.shape
     solver, handle, letter = library("cusolver", columns)
@@ -443,9 +446,7 @@ def _launch_solutions(items: List[Item]) -> Land:
     dtype = compute_dtype(spec_of(arrays[-1]), params)
     is_packed_triangle = names[0] == "l" and factor_form("cholesky", params) == "packed"
     is_stack = arrays[0].ndim == (2 if is_packed_triangle else 3)
-    n_axes = arrays[-1].ndim - int(is_stack)
-    b = upload([item[0][-1] for item in items], n_axes).astype(dtype, copy=False)
-    b = cupy.ascontiguousarray(b[:, None] if n_axes == 1 else b.transpose(0, 2, 1))
+    b = upload_right([item[0][-1] for item in items], arrays[-1].ndim - int(is_stack), dtype)
     factors: Dict[str, Array] = {}
     has_good_pivots = [True] * len(items)
     for i, name in enumerate(names[:-1]):
@@ -458,10 +459,17 @@ def _launch_solutions(items: List[Item]) -> Land:
             factors[name] = upload(hosts, 1 + int(is_matrix)).astype(dtype, copy=False)
     if is_packed_triangle:
         factors["l"] = unpacked(factors["l"])
-    x = _solved(factors, b)
+    x = solved(factors, b)
     unsound = cupy.zeros(len(x), dtype=np.int32)
     mark_unsound(cupy.ascontiguousarray(x), unsound)
     return _SolutionBatch(items, is_stack, x, unsound, has_good_pivots).land
+
+
+def upload_right(hosts: List[Array], n_axes: int, dtype: str) -> Array:
+    """Right-hand sides of ``n_axes`` axes, or stacks of such, as one device stack ``(b, n_right, m)``."""
+    cupy = cupy_module()
+    b = upload(hosts, n_axes).astype(dtype, copy=False)
+    return cupy.ascontiguousarray(b[:, None] if n_axes == 1 else b.transpose(0, 2, 1))
 
 
 def _solution_outcome(flight: _SolutionBatch, item: Item, x: Array, is_sound: bool) -> Outcome:
@@ -493,8 +501,8 @@ def _orders(pivots: List[Array], n_rows: int) -> Tuple[Array, List[bool]]:
     return np.stack(orders), is_good
 
 
-def _solved(factors: Dict[str, Array], b: Array) -> Array:
-    """x ``(b, n_right, n)``; b may be overwritten."""
+def solved(factors: Dict[str, Array], b: Array) -> Array:
+    """The solutions from factors by name: x ``(b, n_right, n)``; b may be overwritten."""
     cupy = cupy_module()
     if "piv" in factors:
         b = cupy.ascontiguousarray(cupy.take_along_axis(b, factors["piv"][:, None], axis=2))

@@ -13,6 +13,8 @@ cholesky         ``form``              of the factor: "separate" (a matrix), "pa
 gemm             ``transpose_a, _b``   read a or b transposed
 solve            ``factors``           whose factors the inputs are: "lu" (default), "qr", "cholesky"
 solve            ``form, triangle``    as the factorization gave them
+linsolve, inv,   ``positive_definite`` true: the matrix is, and symmetric (Hermitian)
+slogdet
 svd, eigh        ``vectors``           false: values alone
 all              ``compute``           "f64": compute in float64 (complex128) whatever the inputs are
 all              ``reply``             "f32": send the results as float32 (complex64)
@@ -83,10 +85,7 @@ def check_gemm(specs: Sequence[TensorSpec], params: Params) -> None:
     known(params, ("transpose_a", "transpose_b", *PRECISION))
     _check_choices(params)
     for name in ("transpose_a", "transpose_b"):
-        if not isinstance(params.get(name, False), bool):
-            raise RejectedError(
-                "bad-parameter", "{}: expected true or false, found {!r}".format(name, params[name])
-            )
+        _check_flag(params, name, False)
     for i, spec in enumerate(specs):
         numeric(spec, "input {} ({})".format(i, "ab"[i]), 2, 3)
         _check_stack(spec)
@@ -126,6 +125,56 @@ def check_solve(specs: Sequence[TensorSpec], params: Params) -> None:
                 ),
             )
     _same_dtype(specs, tuple(i for i, name in enumerate(names) if name != "piv"))
+
+
+def check_linsolve(specs: Sequence[TensorSpec], params: Params) -> None:
+    """A square matrix or a stack, and right-hand sides."""
+    known(params, ("positive_definite", *PRECISION))
+    _check_flag(params, "positive_definite", False)
+    _check_system(specs, params)
+    _square(specs[0], "input 0 (a)")
+
+
+def check_lstsq(specs: Sequence[TensorSpec], params: Params) -> None:
+    """A matrix or stack with at least as many rows as columns, and right-hand sides."""
+    known(params, PRECISION)
+    _check_system(specs, params)
+    n_rows, n = specs[0].shape[-2:]
+    if n_rows < n:
+        raise RejectedError("wrong-shape", "input 0 (a): {} equations for {} unknowns".format(n_rows, n))
+
+
+def check_square(specs: Sequence[TensorSpec], params: Params) -> None:
+    """One square matrix or a stack, of inv and slogdet."""
+    count(specs, 1, "the matrix")
+    known(params, ("positive_definite", *PRECISION))
+    _check_flag(params, "positive_definite", False)
+    _check_choices(params)
+    numeric(specs[0], "input 0", 2, 3)
+    _check_stack(specs[0])
+    _square(specs[0], "input 0")
+
+
+def _check_system(specs: Sequence[TensorSpec], params: Params) -> None:
+    count(specs, 2, "a, b")
+    _check_choices(params)
+    numeric(specs[0], "input 0 (a)", 2, 3)
+    _check_stack(specs[0])
+    n_axes = len(specs[0].shape)
+    numeric(specs[1], "input 1 (b)", n_axes - 1, n_axes)
+    if tuple(specs[1].shape[: n_axes - 1]) != tuple(specs[0].shape[: n_axes - 1]):
+        raise RejectedError(
+            "wrong-shape",
+            "input 1 (b): {} does not go with {}".format(shape_text(specs[1]), shape_text(specs[0])),
+        )
+    _same_dtype(specs, (0, 1))
+
+
+def _check_flag(params: Params, name: str, default: bool) -> None:
+    if not isinstance(params.get(name, default), bool):
+        raise RejectedError(
+            "bad-parameter", "{}: expected true or false, found {!r}".format(name, params[name])
+        )
 
 
 def solve_inputs(params: Params) -> Tuple[str, ...]:
@@ -177,10 +226,7 @@ def check_svd(specs: Sequence[TensorSpec], params: Params) -> None:
     count(specs, 1, "the matrix")
     known(params, ("vectors", *PRECISION))
     _check_choices(params)
-    if not isinstance(params.get("vectors", True), bool):
-        raise RejectedError(
-            "bad-parameter", "vectors: expected true or false, found {!r}".format(params["vectors"])
-        )
+    _check_flag(params, "vectors", True)
     numeric(specs[0], "input 0", 2, 3)
     _check_stack(specs[0])
 

@@ -81,6 +81,7 @@ _table: Dict[str, Operation] = {
         _built_in("operation", "echo", "the inputs unchanged", None, _anything, counts.none, counts.none),
         _built_in(
             *("linear", "residual", "how exact factors are", None, checks.factors, counts.none, counts.none),
+            on_gpu="cuda_systems",
             computed=checks.floating_factors,
         ),
         _linear(
@@ -112,12 +113,34 @@ _table: Dict[str, Operation] = {
             computed=matrices.floating_solve,
         ),
         _linear(
+            *("systems", "linsolve", "x of Ax = b from A itself", 2),
+            *(matrices.check_linsolve, counts.linsolve_flops, counts.solve_output),
+            on_gpu="cuda_systems",
+        ),
+        _linear(
+            *("systems", "lstsq", "x of the least norm(b - Ax) from A itself", 2),
+            *(matrices.check_lstsq, counts.lstsq_flops, counts.lstsq_output),
+            on_gpu="cuda_systems",
+        ),
+        _linear(
+            *("systems", "inv", "the inverse of a square matrix", 1),
+            *(matrices.check_square, counts.inv_flops, counts.inv_output),
+            on_gpu="cuda_systems",
+        ),
+        _linear(
+            *("systems", "slogdet", "sign and logarithm of a determinant", 1),
+            *(matrices.check_square, counts.slogdet_flops, counts.slogdet_output),
+            on_gpu="cuda_systems",
+        ),
+        _linear(
             *("factorization", "svd", "A = USV'", 1),
             *(matrices.check_svd, counts.svd_flops, counts.svd_output),
+            on_gpu="cuda_systems",
         ),
         _linear(
             *("factorization", "eigh", "A = VWV' of a symmetric matrix", 1),
             *(matrices.check_eigh, counts.eigh_flops, counts.eigh_output),
+            on_gpu="cuda_systems",
         ),
         _images("lbp", "texture histograms", ("bins",)),
         _images("colour", "colour histograms", ("hsv_bins",)),

@@ -122,7 +122,14 @@ def test_factors_products_solutions_and_clusters_have_names(accel):
     assert np.allclose(qr.q @ qr.r, SQUARE)
     assert lu.singular_at == 0
     assert accel.lu(np.zeros((2, 2))).singular_at == 1
-    assert np.allclose(accel.solve(SQUARE, b).x, expected)
+    whole = accel.solve(SQUARE, b)
+    assert np.allclose(whole.x, expected)
+    assert whole.reply.info["residual"] < 30
+    assert np.allclose(accel.solve(DEFINITE, b, positive_definite=True).x, np.linalg.solve(DEFINITE, b))
+    assert np.allclose(accel.lstsq(SQUARE[:, :3], b).x, np.linalg.lstsq(SQUARE[:, :3], b)[0])
+    assert np.allclose(accel.inv(SQUARE).inv, np.linalg.inv(SQUARE))
+    determinant = accel.slogdet(SQUARE)
+    assert np.allclose((determinant.sign[0], determinant.logdet[0]), np.linalg.slogdet(SQUARE))
     cholesky = accel.cholesky(DEFINITE)
     triangle = accel.cholesky(DEFINITE, form="packed")
     for factors in (cholesky, triangle):

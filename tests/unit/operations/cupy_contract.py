@@ -181,10 +181,11 @@ def bindings() -> Iterator[str]:
     """What is called of cuBLAS and cuSOLVER, whose names are put together when they are used."""
     for letter in "sdcz":
         yield from (f"{BLAS}.{letter}{routine}" for routine in ("getrfBatched", "getrsBatched", "trsm"))
-        yield f"{SOLVER}.{letter}potrfBatched"
+        yield from (f"{SOLVER}.{letter}{routine}" for routine in ("potrfBatched", "getrs"))
         of_qr = ("ungqr", "unmqr") if letter in "cz" else ("orgqr", "ormqr")
         for routine in ("getrf", "potrf", "geqrf", *of_qr):
             yield from (f"{SOLVER}.{letter}{routine}{end}" for end in ("", "_bufferSize"))
+    yield from (f"{SOLVER}.{routine}{end}" for routine in ("dsgesv", "zcgesv") for end in ("", "_bufferSize"))
 
 
 def wanted() -> set[str]:

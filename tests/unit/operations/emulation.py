@@ -7,6 +7,7 @@ to the host when somebody waits. Pinned memory that is given back is written ove
 that is taken, so that what is done too early gives wrong numbers.
 """
 
+import contextlib
 import ctypes
 import functools
 import io
@@ -21,6 +22,8 @@ from typing import ClassVar
 import numpy as np
 from PIL import Image
 from scipy.linalg import blas, lapack
+
+from yarn_accel.operations import systems
 
 FIBERS = Path(__file__).parent.parent.parent / "emulated_cuda"
 COMPILER = shutil.which("g++") or shutil.which("c++")
@@ -145,9 +148,10 @@ class DeviceArray(np.ndarray):
 
     def __array_ufunc__(self, function, method, *inputs, **options):
         _use()
-        found = getattr(function, method)(
-            *_plain(inputs), **{key: _plain(each) for key, each in options.items()}
-        )
+        with np.errstate(all="ignore"):
+            found = getattr(function, method)(
+                *_plain(inputs), **{key: _plain(each) for key, each in options.items()}
+            )
         return np.asarray(found).view(DeviceArray)
 
 
@@ -170,9 +174,19 @@ FUNCTIONS += ("ascontiguousarray", "matmul", "take_along_axis", "argmin", "where
 def _device(function):
     def call(*args, **kwargs):
         _use()
-        return np.asarray(function(*_plain(args), **kwargs)).view(DeviceArray)
+        with np.errstate(all="ignore"):  # A GPU warns of nothing.
+            found = function(*_plain(args), **kwargs)
+        if isinstance(found, tuple):
+            return tuple(np.asarray(each).view(DeviceArray) for each in found)
+        return np.asarray(found).view(DeviceArray)
 
     return call
+
+
+@contextlib.contextmanager
+def errstate(linalg=None):
+    assert linalg == "raise"
+    yield
 
 
 def empty(shape, dtype=float):
@@ -321,11 +335,40 @@ class Solver:
         trsm = getattr(blas, letter + "trsm")
         right[:m] = trsm(1.0, factor, right[:m], lower=uplo == 0, trans_a=trans, diag=diag)
 
+    def _getrs(self, dtype, letter, handle, trans, n, n_right, a, ld, pivots, b, ld_b, status):
+        right, swaps = _at(b, (ld_b, n_right), dtype), np.array(_at(pivots, (n,), "<i4"))
+        getrs = getattr(lapack, letter + "getrs")
+        factor = np.array(_at(a, (ld, n), dtype)[:n], order="F")
+        # LAPACK divides by a zero of a singular factor, as cuSOLVER does.
+        right[:n] = getrs(factor, swaps - 1, right[:n], trans=trans)[0]
+        _at(status, (1,), "<i4")[0] = 0
+
+    def _sgesv(
+        self, dtype, letter, handle, n, n_right, a, ld, pivots, b, ld_b, x, ld_x, work, n_work, status
+    ):
+        matrix, right = np.array(_at(a, (ld, n), dtype)), np.array(_at(b, (ld_b, n_right), dtype))
+        found = systems._refined(matrix, right)
+        is_refined = found is not None
+        if not is_refined:
+            _, _, found, code = getattr(lapack, letter + "gesv")(matrix, right)
+            _at(status, (1,), "<i4")[0] = code
+        _at(x, (ld_x, n_right), dtype)[...] = found
+        return 3 if is_refined else -3
+
+    _cgesv = _sgesv
+
     def _getrsBatched(
         self, dtype, letter, handle, trans, n, n_right, a, ld, pivots, b, ld_b, status, n_items
     ):
-        assert pivots == 0
         _at(status, (1,), "<i4")[0] = 0
+        if pivots:
+            code = np.zeros(1, "<i4")
+            for i, (factor, right) in enumerate(
+                zip(_at(a, (n_items,), "<u8"), _at(b, (n_items,), "<u8"), strict=True)
+            ):
+                own = pivots + 4 * n * i, right, ld_b, code.ctypes.data
+                self._getrs(dtype, letter, handle, trans, n, n_right, factor, ld, *own)
+            return
         for factor, right in zip(_at(a, (n_items,), "<u8"), _at(b, (n_items,), "<u8"), strict=True):
             lower, upper = (0, 0, trans, 1), (0, 1, trans, 0)
             for kind in (lower, upper) if trans == 0 else (upper, lower):
@@ -412,8 +455,12 @@ def modules():
     cupy.cuda = types.SimpleNamespace(
         Stream=Stream, Event=Event, runtime=Runtime, get_current_stream=_current_stream
     )
+    cupy.linalg = types.SimpleNamespace(
+        eigh=_device(np.linalg.eigh), eigvalsh=_device(np.linalg.eigvalsh), svd=_device(np.linalg.svd)
+    )
     cupyx = types.ModuleType("cupyx")
     cupyx.empty_pinned = empty_pinned
+    cupyx.errstate = errstate
     device = types.ModuleType("cupy.cuda.device")
     device.get_cublas_handle = device.get_cusolver_handle = lambda: 1
     found = {
