@@ -12,9 +12,10 @@ accordingly.
 from __future__ import annotations
 
 import importlib
-import warnings
+import logging
+import time
 from functools import lru_cache, partial
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from yarn_accel.operations import cuda_source, pixels
 from yarn_accel.operations import features as images
 from yarn_accel.operations.cuda_streams import cupy_module, with_memory
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
+
+logger = logging.getLogger(__name__)
 
 Array = Any
 _THREADS = 256
@@ -34,17 +37,29 @@ _MAX_GROUP = 1 << 15
 
 def lbp(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
     """As `features.lbp`."""
-    return images.lbp(arrays, params, place, _forms())
+    return _computed(images.lbp, arrays, params, place)
 
 
 def colour(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
     """As `features.colour`."""
-    return images.colour(arrays, params, place, _forms())
+    return _computed(images.colour, arrays, params, place)
 
 
 def features(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
     """As `features.features`."""
-    return images.features(arrays, params, place, _forms())
+    return _computed(images.features, arrays, params, place)
+
+
+def _computed(
+    operation: Callable[..., Outcome], arrays: List[Array], params: Params, place: Place
+) -> Outcome:
+    """The outcome; ``info["decoder_failure"]`` tells why JPEG were decoded by the CPU instead of nvJPEG."""
+    failures: List[str] = []
+    kernels = _forms()._replace(decode_all=partial(decode_all, failures))
+    outcome = operation(arrays, params, place, kernels)
+    if failures:
+        outcome.info["decoder_failure"] = failures[0]
+    return outcome
 
 
 @lru_cache(maxsize=1)
@@ -71,7 +86,7 @@ def _forms() -> images.FeatureKernels:
         return histogram.get().astype(np.int64)
 
     parts = _in_groups(patterns), _in_groups(colour_bins)
-    return images.FeatureKernels("cuda", *parts, _CHUNK_PIXELS, decode_all)
+    return images.FeatureKernels("cuda", *parts, _CHUNK_PIXELS)
 
 
 def _together(group: Sequence[Array]) -> Array:
@@ -99,20 +114,28 @@ def _launch(module: Any, name: str, n: int, n_images: int, arguments: Tuple[Any,
 Decoded = Union[Array, RejectedError]
 Size = Tuple[int, int]
 _WINDOW_IMAGES = 256
-_WINDOW_PIXELS = 1 << 22
-"""Images are decoded together up to this many pixels, 12 MiB of the GPU's memory; or a single larger one."""
-_MAX_CALLERS = 64
+_WINDOW_PIXELS = 1 << 24
+"""Images are decoded together up to this many pixels, 48 MiB of the GPU's memory; or a single larger one."""
 _CPU_THREADS = 2
 """Of each decoder; left to itself it starts one for every core of the machine."""
+_RETRY_S = 60.0
+"""After a decoder could not be made, JPEG are left to the CPU for so long."""
 
 
-def decode_all(blob: Array, lengths: Array, max_pixels: int = pixels.MAX_PIXELS) -> Iterator[Decoded]:
-    """As `pixels.decode_all`; the pixels may lie on the device, complete on CuPy's current stream."""
+def decode_all(
+    failures: List[str], blob: Array, lengths: Array, max_pixels: int = pixels.MAX_PIXELS
+) -> Iterator[Decoded]:
+    """As `pixels.decode_all`; the pixels may lie on the device, complete on CuPy's current stream.
+
+    Why the GPU's decoder failed, if it did, is added to ``failures``.
+    """
     encoded = pixels.split(blob, lengths)
     decoder = _decoder(cupy_module().cuda.get_current_stream().ptr)
-    if decoder is None:
-        return pixels.decode_each(encoded, max_pixels)
-    return _decode_each(encoded, max_pixels, decoder)
+    if isinstance(decoder, _Decoder):
+        return _decode_each(encoded, max_pixels, decoder._replace(failures=failures))
+    if decoder.reason:
+        failures.append(decoder.reason)
+    return pixels.decode_each(encoded, max_pixels)
 
 
 class _Decoder(NamedTuple):
@@ -121,6 +144,7 @@ class _Decoder(NamedTuple):
     decode: Any
     params: Any
     stream_class: Any
+    failures: List[str]
 
     def opened(self, encoded: bytes, size: Optional[Size]) -> Any:
         """The encoded image, if this decoder reads the size that was found fit from its header too."""
@@ -142,7 +166,7 @@ class _Decoder(NamedTuple):
             found = self.decode(streams, params=self.params, cuda_stream=current.ptr)
             images = [None if image is None else cupy.asarray(image) for image in found]
         except Exception as error:  # noqa: BLE001 -- whatever it raises, the CPU can do without it
-            _warn(error)
+            self.failures.append(_logged(error))
             images = []
         images += [None] * (len(streams) - len(images))
         shapes = [(stream.height, stream.width, 3) for stream in streams]
@@ -179,9 +203,28 @@ def _decode_window(
             yield image
 
 
-@lru_cache(maxsize=_MAX_CALLERS)
-def _decoder(caller: int) -> Optional[_Decoder]:
-    """A decoder for callers on that stream, which are one at a time; None where there is none."""
+class _NoDecoder(NamedTuple):
+    """Why there is none (empty: the package is not installed), and when that was found."""
+
+    reason: str
+    since_s: float
+
+
+_decoders: Dict[int, Union[_Decoder, _NoDecoder]] = {}
+"""By stream, whose callers are one at a time."""
+
+
+def _decoder(caller: int) -> Union[_Decoder, _NoDecoder]:
+    """The decoder for callers on that stream; one that could not be made is tried again after a while."""
+    found = _decoders.get(caller)
+    if isinstance(found, _NoDecoder) and time.monotonic() >= found.since_s + _RETRY_S:
+        found = None
+    if found is None:
+        found = _decoders[caller] = _new_decoder()
+    return found
+
+
+def _new_decoder() -> Union[_Decoder, _NoDecoder]:
     try:
         codec = importlib.import_module("nvidia.nvimgcodec")
         decoder = codec.Decoder(
@@ -189,14 +232,15 @@ def _decoder(caller: int) -> Optional[_Decoder]:
             # libjpeg smooths colours between pixels unless set otherwise.
             options=":fancy_upsampling=1",
         )
-        return _Decoder(decoder.decode, codec.DecodeParams(apply_exif_orientation=False), codec.CodeStream)
+        settings = codec.DecodeParams(apply_exif_orientation=False)
+        return _Decoder(decoder.decode, settings, codec.CodeStream, [])
     except ImportError:
-        return None
+        return _NoDecoder("", time.monotonic())
     except Exception as error:  # noqa: BLE001 -- a package that does not go with driver or device
-        _warn(error)
-        return None
+        return _NoDecoder(_logged(error), time.monotonic())
 
 
-def _warn(error: Exception) -> None:
-    message = "JPEG are decoded by the CPU: {}: {}".format(type(error).__name__, error)
-    warnings.warn(message, RuntimeWarning, stacklevel=2)
+def _logged(error: Exception) -> str:
+    reason = "{}: {}".format(type(error).__name__, error)
+    logger.warning("JPEG are decoded by the CPU: %s", reason)
+    return reason

@@ -25,7 +25,6 @@ from yarn_accel.operations.cuda_linalg import (
     upload_right,
 )
 from yarn_accel.operations.cuda_streams import (
-    SMALL_ORDER,
     Item,
     Land,
     addresses,
@@ -40,7 +39,15 @@ from yarn_accel.operations.cuda_streams import (
 )
 from yarn_accel.operations.dense import spec_of
 from yarn_accel.operations.matrices import compute_dtype, real_dtype, reply_dtype
-from yarn_accel.operations.operation import Outcome, Params, Place, RunBatch, RunFunction, allocate
+from yarn_accel.operations.operation import (
+    SMALL_ORDER,
+    Outcome,
+    Params,
+    Place,
+    RunBatch,
+    RunFunction,
+    allocate,
+)
 
 Array = Any
 _ORDER_OF_JACOBI = 32
@@ -61,14 +68,14 @@ def _forms(
     return run, batch
 
 
-class _Batch(NamedTuple):
+class _ProblemBatch(NamedTuple):
     """A group of requests of one shape whose computation is under way.
 
     Attributes:
         results: on the device, by name, ``(b, ...)`` with rows first.
         marks: on the device, ``(k, b)``: not 0 where something is wrong with an item.
         ratios: on the device, ``(b,)``: the residuals; None: there are none.
-        precision: for ``info``; empty: it is not told.
+        precision: for ``info``; empty: it is not given.
     """
 
     on_cpu: RunFunction
@@ -141,10 +148,10 @@ def _launch_system(on_cpu: RunFunction, items: List[Item]) -> Land:
     x = x.transpose(0, 2, 1)
     if len(arrays) > 1:
         ratios = systems.error_ratios(a, x, b.transpose(0, 2, 1))
-        return _Batch(on_cpu, items, {"x": x}, marks, ratios, precision).land
+        return _ProblemBatch(on_cpu, items, {"x": x}, marks, ratios, precision).land
     ones = cupy.zeros((n_items, n, 1), dtype=columns.dtype) + 1
     ratios = systems.error_ratios(a, cupy.matmul(x, ones), ones)
-    return _Batch(on_cpu, items, {"inv": x}, marks, ratios, precision).land
+    return _ProblemBatch(on_cpu, items, {"inv": x}, marks, ratios, precision).land
 
 
 def _uploaded(items: List[Item], is_symmetric: bool) -> Tuple[Array, Array]:
@@ -249,7 +256,7 @@ def _launch_decomposition(on_cpu: RunFunction, items: List[Item]) -> Land:
             results = compute(stack, params.get("vectors", True))
     except np.linalg.LinAlgError:
         return lambda: [attempt(partial(on_cpu, *item)) for item in items]
-    return _Batch(on_cpu, items, results, marks).land
+    return _ProblemBatch(on_cpu, items, results, marks).land
 
 
 def _eigenvalues(stack: Array, with_vectors: bool) -> Dict[str, Array]:

@@ -13,7 +13,7 @@ import io
 import re
 import struct
 import zlib
-from typing import Any, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 from PIL import Image
@@ -51,9 +51,19 @@ _PNG_CHUNK = struct.Struct(">L4s")
 _PNG_PIXELS = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 """The chunks of a PNG that its pixels depend on."""
 _JPEG_SEGMENT = struct.Struct(">BBH")
+_JPEG_FRAME, _JPEG_USUAL_FRAME = struct.Struct(">HBHHB"), (17, 8, 3)
+"""Length, bits, height, width, components; the first two and the last of what every decoder reads."""
 _JPEG_MARK, _JPEG_APP1 = 0xFF, 0xE1
-_JPEG_APP1_MARK, _JPEG_HEAD_BYTES = b"\xff\xe1", 4096
-"""EXIF stands at the beginning, so a short look tells most images that have none."""
+_JPEG_FRAMES = (0xC0, 0xC1, 0xC2)
+"""Baseline, extended and progressive: the kinds of 8 bits that libjpeg and nvJPEG both decode."""
+_JPEG_SCAN, _JPEG_JFIF, _JPEG_APP2, _JPEG_ADOBE = 0xDA, 0xE0, 0xE2, 0xEE
+_JPEG_ONCE = frozenset((*_JPEG_FRAMES, _JPEG_ADOBE))
+_JPEG_UNUSUAL = frozenset(
+    (*range(0xC0), 0xC3, *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xDA), 0xFF)
+)
+"""Other kinds of frames, marks without a length, and what is no mark at all."""
+_JPEG_MOST_SEGMENTS = 1000
+"""A file may have millions of empty ones; one with a colour profile has some dozens."""
 _JPEG_NO_SEGMENTS = (0xD9, 0xDA, 0xFF)
 """The end, the pixels, and a byte that fills."""
 _UNSUPPORTED = "cannot handle"
@@ -142,19 +152,48 @@ def jpeg_size(encoded: bytes, max_pixels: int) -> Optional[Tuple[int, int]]:
     """Height and width of a JPEG that any decoder reads alike; None for all other images.
 
     It is one image, whole to its end mark, within the limit, and its three components are YCbCr by a mark.
+    Its markers are walked by their lengths up to the first scan, and whatever is unusual there gives None.
     """
+    heads = _jpeg_heads(encoded)
+    frames = [heads[kind] for kind in _JPEG_FRAMES if kind in heads]
+    if len(frames) != 1 or not _is_ycc(encoded, heads):
+        return None
+    n_bytes, n_bits, height, width, n_components = _JPEG_FRAME.unpack_from(encoded, frames[0] + 2)
+    is_usual = (n_bytes, n_bits, n_components) == _JPEG_USUAL_FRAME
+    return (height, width) if is_usual and 0 < width * height <= max_pixels else None
+
+
+def _jpeg_heads(encoded: bytes) -> Dict[int, int]:
+    """Where the first segment of each kind before the first scan begins; nothing if anything is unusual."""
     if not (encoded.startswith(_JPEG_START) and encoded.endswith(_JPEG_END)):
-        return None
-    try:
-        with _opened(encoded) as image:
-            transform = image.info.get("adobe_transform", 1 if "jfif" in image.info else 0)
-            is_plain = image.mode == "RGB" and transform == 1 and "mp" not in image.info
-            width, height = image.size
-            return (height, width) if is_plain and width * height <= max_pixels else None
-    except TimeoutError:
-        raise
-    except _DECODER_ERRORS:
-        return None
+        return {}
+    found: Dict[int, int] = {}
+    at, last = len(_JPEG_START), len(encoded) - _JPEG_SEGMENT.size
+    for _ in range(_JPEG_MOST_SEGMENTS):
+        if at > last:
+            break
+        mark, kind, n_bytes = _JPEG_SEGMENT.unpack_from(encoded, at)
+        if kind == _JPEG_SCAN:
+            return found
+        if mark != _JPEG_MARK or n_bytes < 2 or kind in _JPEG_UNUSUAL:
+            break
+        if kind in found:
+            if kind in _JPEG_ONCE:
+                break
+        else:
+            found[kind] = at
+        if kind == _JPEG_APP2 and encoded.startswith(b"MPF\0", at + 4):
+            break
+        at += 2 + n_bytes
+    return {}
+
+
+def _is_ycc(encoded: bytes, heads: Dict[int, int]) -> bool:
+    """Whether the first mark of JFIF or Adobe says that colours are YCbCr; Adobe's counts more."""
+    adobe = heads.get(_JPEG_ADOBE)
+    if adobe is not None:
+        return encoded.startswith(b"\0\x0eAdobe", adobe + 2) and encoded[adobe + 15] == 1
+    return encoded.startswith(b"JFIF\0", heads.get(_JPEG_JFIF, len(encoded)) + 4)
 
 
 def grey(pixels: Array) -> Array:
@@ -223,11 +262,15 @@ def _png_metadata(png: bytes) -> Iterator[Tuple[int, int]]:
 
 
 def _jpeg_metadata(jpeg: bytes) -> Iterator[Tuple[int, int]]:
-    """Where a JPEG has EXIF and XMP; Pillow seeks a resolution there and warns of what is damaged."""
-    if jpeg.find(_JPEG_APP1_MARK, 0, _JPEG_HEAD_BYTES) < 0:
-        return
+    """Where a JPEG has EXIF and XMP; Pillow seeks a resolution there and warns of what is damaged.
+
+    Raises:
+        SyntaxError: there are so many segments that to read them would take minutes.
+    """
     at = len(_JPEG_START)
-    while at + _JPEG_SEGMENT.size <= len(jpeg):
+    for _ in range(_JPEG_MOST_SEGMENTS):
+        if at + _JPEG_SEGMENT.size > len(jpeg):
+            return
         mark, kind, n_bytes = _JPEG_SEGMENT.unpack_from(jpeg, at)
         if mark != _JPEG_MARK or kind in _JPEG_NO_SEGMENTS:
             return
@@ -235,6 +278,7 @@ def _jpeg_metadata(jpeg: bytes) -> Iterator[Tuple[int, int]]:
         if kind == _JPEG_APP1:
             yield at, end
         at = end
+    raise SyntaxError("more than {} segments before the pixels".format(_JPEG_MOST_SEGMENTS))
 
 
 def _pixels(image: Image.Image, encoded: bytes) -> Array:

@@ -23,6 +23,7 @@ COUNTED = {
     "cancelled": "cancelled by the client",
     "abandoned": "whose connection was lost before the answer",
     "duplicates": "of all these, answered from the computation of another request with the same key",
+    "decoder_failures": "of all these, computed with JPEG decoded by the CPU, as the GPU's decoder failed",
     "bytes_in": "bytes of inputs, received or read",
     "bytes_out": "bytes of outputs, sent or written",
     "connections": "connections that proved a credential",

@@ -702,6 +702,8 @@ class RequestEngine:
             "write": work.write_s,
             "total": time.monotonic() - work.arrived_s,
         }
+        if "decoder_failure" in done.info:
+            self._counters.add("decoder_failures")
         work.payload = tuple(payload)
         work.result = Result(
             request.id,

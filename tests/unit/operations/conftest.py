@@ -13,7 +13,6 @@ _CACHES = (
     cuda_linalg._kernels,
     cuda_linalg._shared_bytes_of_gpu,
     cuda_images._forms,
-    cuda_images._decoder,
 )
 
 
@@ -59,3 +58,4 @@ def _emulate(monkeypatch):
 def _forget():
     for cache in _CACHES:
         cache.cache_clear()
+    cuda_images._decoders.clear()

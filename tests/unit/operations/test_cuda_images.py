@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.unit.operations.linear import Area
-from yarn_accel.operations import cuda_images, get
+from yarn_accel.operations import cuda_images, get, pixels
 
 
 def picture(size, kind="JPEG", mode="RGB", seed=0, **settings):
@@ -80,7 +80,7 @@ def test_images_are_decoded_window_by_window(codec, monkeypatch):
     assert codec.n_decoded == 6
 
 
-def test_what_the_gpus_decoder_cannot_do_the_cpu_does(codec):
+def test_what_the_gpus_decoder_cannot_do_the_cpu_does(codec, caplog):
     """Emulated."""
     images = packed_images([picture((20, 30), seed=i) for i in range(2)] + [picture((7, 5))])
     expected = get("lbp").run(images, {}).arrays["features"]
@@ -88,9 +88,10 @@ def test_what_the_gpus_decoder_cannot_do_the_cpu_does(codec):
     np.testing.assert_array_equal(get("lbp").form("cuda")(images, {}).arrays["features"], expected)
     assert codec.n_decoded == 2
     codec.error = RuntimeError("no decoder")
-    with pytest.warns(RuntimeWarning, match="JPEG are decoded by the CPU: RuntimeError: no decoder"):
-        found = get("lbp").form("cuda")(images, {}).arrays["features"]
-    np.testing.assert_array_equal(found, expected)
+    found = get("lbp").form("cuda")(images, {})
+    assert "JPEG are decoded by the CPU: RuntimeError: no decoder" in caplog.text
+    assert found.info["decoder_failure"] == "RuntimeError: no decoder"
+    np.testing.assert_array_equal(found.arrays["features"], expected)
 
 
 def test_features_of_jpeg_are_close_to_those_of_the_cpu(device):
@@ -128,7 +129,7 @@ LEFT_TO_THE_CPU = {
 
 
 @pytest.mark.parametrize("case", LEFT_TO_THE_CPU)
-def test_what_the_gpus_decoder_does_not_take_is_left_to_the_cpu(codec, monkeypatch, recwarn, case):
+def test_what_the_gpus_decoder_does_not_take_is_left_to_the_cpu(codec, monkeypatch, caplog, case):
     """Emulated: what was found within the limit must be what is decoded."""
     place, found, warning = LEFT_TO_THE_CPU[case]
     images = packed_images([picture((20, 30))])
@@ -140,4 +141,82 @@ def test_what_the_gpus_decoder_does_not_take_is_left_to_the_cpu(codec, monkeypat
         monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
     np.testing.assert_array_equal(get("lbp").form("cuda")(images, {}).arrays["features"], expected)
     assert codec.n_decoded == 0
-    assert warning in "".join(str(each.message) for each in recwarn)
+    assert warning in caplog.text
+
+
+def test_a_decoder_that_failed_to_start_is_tried_again(codec, monkeypatch):
+    """Emulated."""
+    images = packed_images([picture((20, 30))])
+    with monkeypatch.context() as broken:
+        broken.setattr(codec, "Decoder", lambda **_: 1 / 0, raising=False)
+        for _ in range(2):
+            outcome = get("lbp").form("cuda")(images, {})
+            assert outcome.info["decoder_failure"] == "ZeroDivisionError: division by zero"
+    assert "decoder_failure" in get("lbp").form("cuda")(images, {}).info
+    monkeypatch.setattr(cuda_images, "_RETRY_S", 0.0)
+    assert "decoder_failure" not in get("lbp").form("cuda")(images, {}).info
+    assert codec.n_decoded == 1
+
+
+def segment(kind, content=b""):
+    return b"\xff" + bytes([kind]) + (2 + len(content)).to_bytes(2, "big") + content
+
+
+START, END, SCAN = b"\xff\xd8", b"\xff\xd9", segment(0xDA, bytes(10))
+JFIF, FRAME = segment(0xE0, b"JFIF\0" + bytes(9)), segment(0xC0, b"\x08\0\x1e\0\x14\x03" + bytes(9))
+ADOBE = [segment(0xEE, b"Adobe" + bytes(6) + bytes([transform])) for transform in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("parts", "size"),
+    [
+        ([JFIF, FRAME, SCAN], (30, 20)),
+        ([ADOBE[1], FRAME, SCAN], (30, 20)),
+        (
+            [JFIF, segment(0xE2, b"ICC_PROFILE\0" + bytes(60000)), segment(0xE1, b"Exif"), FRAME, SCAN],
+            (30, 20),
+        ),
+        ([JFIF, *[segment(0xFE)] * 900, FRAME, SCAN], (30, 20)),
+        ([JFIF, *[segment(0xFE)] * 4_000_000, FRAME, SCAN], None),
+        ([JFIF, segment(0xE2, b"MPF\0"), FRAME, SCAN], None),
+        ([ADOBE[0], FRAME, SCAN], None),
+        ([JFIF, ADOBE[2], FRAME, SCAN], None),
+        ([ADOBE[0], JFIF, FRAME, SCAN], None),
+        ([FRAME, SCAN], None),
+        ([JFIF, SCAN], None),
+        ([JFIF, FRAME], None),
+        ([JFIF, FRAME, FRAME, SCAN], None),
+        ([JFIF, FRAME.replace(b"\x08", b"\x0c"), SCAN], None),
+        ([JFIF, FRAME.replace(b"\0\x1e", b"\0\0"), SCAN], None),
+        ([JFIF, FRAME.replace(b"\0\x1e", b"\xff\xff"), SCAN], None),
+        ([JFIF, FRAME.replace(b"\xc0", b"\xc3"), SCAN], None),
+        ([JFIF, b"\xff\xfe\0\0", FRAME, SCAN], None),
+        ([JFIF, b"\xff\xfe\xff\xff", FRAME, SCAN], None),
+        ([JFIF, b"\0" * 40, FRAME, SCAN], None),
+        ([segment(0xEE, b"Adobe"), FRAME, SCAN], None),
+        ([], None),
+    ],
+)
+def test_the_size_of_a_jpeg_by_its_markers(parts, size):
+    encoded = b"".join([START, *parts, b"pixels", END])
+    assert pixels.jpeg_size(encoded, 1000) == size
+    for cut in {*range(0, min(len(encoded), 200), 3)}:
+        assert pixels.jpeg_size(encoded[:cut], 1000) is None
+
+
+@pytest.mark.parametrize("kind", ["baseline", "progressive", "exif", "profile"])
+def test_the_size_by_markers_is_pillows(kind):
+    settings = {
+        "baseline": {},
+        "progressive": {"progressive": True},
+        "exif": {"exif": b"Exif\0\0" + bytes(3000)},
+        "profile": {"icc_profile": bytes(200_000)},
+    }[kind]
+    assert pixels.jpeg_size(picture((20, 30), **settings), 600) == (30, 20)
+    assert pixels.jpeg_size(picture((20, 30), **settings), 599) is None
+
+
+def test_a_jpeg_of_millions_of_segments_is_refused_at_once():
+    images = packed_images([START + segment(0xFE) * 4_000_000 + END, picture((20, 30))])
+    ((index, code, message),) = get("lbp").run(images, {}).info["rejected"]
+    assert (index, code, message) == (0, "broken-image", "more than 1000 segments before the pixels")

@@ -31,7 +31,7 @@ from tests.unit.operations.cupy_contract import (
     wanted,
 )
 from tests.unit.operations.linear import general, positive_definite
-from yarn_accel.operations import get
+from yarn_accel.operations import get, systems
 
 FAKE_GPU = Path(__file__).parent.parent / "pipeline/workers/fake_gpu"
 PROTOCOL = ("__enter__", "__exit__")
@@ -96,19 +96,24 @@ def recorded(monkeypatch):
 
 
 @pytest.mark.skipif(emulation.COMPILER is None, reason="no C++ compiler to emulate CUDA with")
-def test_bindings_are_called_with_as_many_arguments_as_they_have(recorded):
-    """Every line that asks for one is run, in all four types of numbers."""
+def test_bindings_are_called_with_as_many_arguments_as_they_have(recorded, monkeypatch):
+    """Every line that asks for one is run, in all types of numbers that it is for."""
     asked, called = recorded
+    monkeypatch.setattr(systems, "REFINED_ORDER", 520)
     for dtype in ("<f4", "<f8", "<c8", "<c16"):
         for n in (6, 520):
             compute_all(dtype, n)
     known = golden()
     assert [problem for problem in (misfit(use, known) for use in called) if problem] == []
     assert {use.path for use in called} == set(bindings())
-    module = "cuda_linalg.py"
-    lines = modules()[f"operations/{module}"].splitlines()
-    asking = {i for i, line in enumerate(lines, 1) if "getattr(blas," in line or "getattr(solver," in line}
-    assert {(module, i, letter) for i in asking for letter in "sdcz"} <= asked
+    for module in ("cuda_linalg.py", "cuda_systems.py"):
+        lines = modules()[f"operations/{module}"].splitlines()
+        asking = {
+            (i, "dz" if "routine" in line and module == "cuda_systems.py" else "sdcz")
+            for i, line in enumerate(lines, 1)
+            if "getattr(blas," in line or "getattr(solver," in line
+        }
+        assert {(module, i, letter) for i, letters in asking for letter in letters} <= asked
 
 
 def compute_all(dtype, n):
@@ -122,6 +127,9 @@ def compute_all(dtype, n):
             arrays = [np.broadcast_to(array, (*stack, *array.shape)).copy() for array in (*factors, right)]
             get("solve").form("cuda")(arrays, {"factors": name, **params})
     get("qr").form("cuda")([general((n, n), dtype)], {"form": "separate"})
+    for stack in ((), (2,)):
+        whole = [np.broadcast_to(array, (*stack, *array.shape)).copy() for array in (definite, right)]
+        get("linsolve").form("cuda")(whole, {})
 
 
 def stand_ins(monkeypatch):
