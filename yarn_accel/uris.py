@@ -16,7 +16,7 @@ import posixpath
 import re
 from collections.abc import Container
 from pathlib import Path
-from typing import NamedTuple
+from typing import List, NamedTuple
 
 from yarn_accel.errors import RejectedError, StorageError
 
@@ -153,6 +153,26 @@ def authority_of(default_fs: str) -> str:
     text = text.rstrip("/").lower()
     port = f":{NAMENODE_PORT}"
     return text[: -len(port)] if text.endswith(port) else text
+
+
+def hdfs_roots(values: object) -> List[str]:
+    """Each HDFS that the texts of a document name as the beginning of a URI, once, as ``hdfs://AUTHORITY``.
+
+    >>> hdfs_roots({"a": ["hdfs://ns/in", "hdfs:///x", "hdfs://*"], "b": "hdfs://nn:9000"})
+    ['hdfs://nn:9000', 'hdfs://ns']
+    """
+    found, left = set(), [values]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += [*value.keys(), *value.values()]
+        elif isinstance(value, (list, tuple)):
+            left += value
+        elif isinstance(value, str) and value.startswith("hdfs://"):
+            authority = value[len("hdfs://") :].partition("/")[0]
+            if _AUTHORITY.fullmatch(authority):
+                found.add("hdfs://" + authority)
+    return sorted(found)
 
 
 def split_authority(authority: str) -> tuple[str, int]:

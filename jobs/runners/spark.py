@@ -28,6 +28,7 @@ from yarn_accel.errors import ConfigError, JobError, StartupError
 from yarn_accel.extras import install_command
 from yarn_accel.storage import Store
 from yarn_accel.streaming import BINDING_FILE, issue_job_credential, mapper_environment
+from yarn_accel.uris import hdfs_roots
 
 TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 PY_FILES = "accel-job.zip"
@@ -90,6 +91,8 @@ class SparkRunner(HadoopRunner):
         argv += ["--py-files", str(build_zipapp(folder / PY_FILES))]
         if step.is_strict:
             argv.append("--conf=spark.task.maxFailures=1")
+        if self.site.security().is_kerberos and (servers := hdfs_roots([*step.inputs, *step.mapper])):
+            argv.append(f"--conf=spark.kerberos.access.hadoopFileSystems={','.join(servers)}")
         is_wanted = self._credential_file is not None or self.site.master_secret_file is not None
         binding_file = self._binding_file or self.site.binding_file
         if binding_file is not None:

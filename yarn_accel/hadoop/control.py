@@ -12,11 +12,11 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -35,6 +35,9 @@ from yarn_accel.errors import (
 )
 from yarn_accel.hadoop.rm_client import RmClient, find_running, one_of
 from yarn_accel.local_filesystem import write_atomic
+from yarn_accel.uris import authority_of, hdfs_roots
+
+_N = TypeVar("_N", str, float, list[Any])
 
 _SECRET = "control-secret"
 _NOTES = "start.json"
@@ -66,11 +69,12 @@ class RetainedApplication:
         """The folder of an application, there or not."""
         return RetainedApplication(application, state_dir(environ) / "applications" / application)
 
-    def create(self, staging_uri: str, ends_s: float = 0.0) -> bytes:
+    def create(self, staging_uri: str, ends_s: float = 0.0, hdfs_servers: Sequence[str] = ()) -> bytes:
         """Make the folder and a fresh secret of 32 bytes; to be called before the application exists.
 
         Args:
             ends_s: when its tokens end for good, in seconds since the epoch; 0: never.
+            hdfs_servers: every HDFS it has a token for, as ``hdfs://AUTHORITY``; none: it needs none.
 
         Raises:
             StartupError: the folder cannot be written.
@@ -80,6 +84,7 @@ class RetainedApplication:
             self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder.mkdir(mode=0o700, exist_ok=True)
             notes = {"version": _VERSION, "staging_uri": staging_uri, "ends_s": ends_s}
+            notes["hdfs_servers"] = list(hdfs_servers)
             write_atomic(self.folder / _NOTES, json.dumps(notes))
         except OSError as error:
             raise StartupError(f"{self.folder}: {error.strerror}", cure=_CURE) from None
@@ -118,7 +123,22 @@ class RetainedApplication:
         """
         return float(self._noted("ends_s", 0.0))
 
-    def _noted(self, key: str, otherwise: str | float) -> str | float:
+    def check_hdfs(self, values: object) -> None:
+        """Refuse a document with a URI of an HDFS that the application has no token for.
+
+        Raises:
+            ConfigError: names the HDFS and the cure; or the notes are damaged.
+        """
+        known = {authority_of(str(each)) for each in self._noted("hdfs_servers", [])}
+        missing = [each for each in hdfs_roots(values) if authority_of(each) not in known]
+        if known and missing:
+            cure = f"`kerberos: {{hdfs_servers: [{missing[0]}]}}`"
+            raise ConfigError(
+                f"{missing[0]}: {self.application} has no token for this HDFS, so its tasks could not use it",
+                cure=f"start the application with {cure} in its settings",
+            )
+
+    def _noted(self, key: str, otherwise: _N) -> _N:
         path = self.folder / _NOTES
         try:
             value = json.loads(path.read_text(encoding="utf-8")).get(key, otherwise)

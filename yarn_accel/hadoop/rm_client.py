@@ -107,8 +107,11 @@ class RmClient:
         finally:
             await manager.close()
 
-    async def tokens(self, manager: ResourceManager) -> ApplicationTokens:
+    async def tokens(self, manager: ResourceManager, hdfs_servers: Iterable[str] = ()) -> ApplicationTokens:
         """The tokens of a new application; none where the cluster has no Kerberos.
+
+        Args:
+            hdfs_servers: further HDFS that it uses, as ``hdfs://AUTHORITY``.
 
         Raises:
             AuthenticationError: a login failed, or no token is given.
@@ -116,13 +119,13 @@ class RmClient:
         """
         if self.kerberos is None:
             return ApplicationTokens()
-        return await delegate(self.site, manager, self.kerberos, self._settings())
+        return await delegate(self.site, manager, self.kerberos, self._settings(), hdfs_servers=hdfs_servers)
 
     async def cancel(self, manager: ResourceManager, given: ApplicationTokens) -> tuple[str, ...]:
         """End the tokens of an application that never came to run; a line for each that goes on."""
         if self.kerberos is None:
             return ()
-        return await cancel(self.site, manager, self.kerberos, self._settings(), given)
+        return await cancel(manager, self.kerberos, self._settings(), given)
 
     def _settings(self) -> RpcSettings:
         return RpcSettings(hosts=self.site.client_hosts, security=self.site.security())

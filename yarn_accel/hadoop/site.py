@@ -35,6 +35,8 @@ SITE_FILE = "yarn-accel-site.yaml"
 _YARN_SITE = "yarn-site.xml"
 SLOT_RESOURCE = "acct/slot"
 """A mapper that asks for one slot is placed where slots are, so mappers spread over the nodes."""
+#: Every HDFS beside ``fs.defaultFS`` that jobs get tokens for.
+HDFS_SERVERS_PROPERTY = "mapreduce.job.hdfs-servers"
 SITE_KEYS: Mapping[str, str] = {
     "binding_file": "which node sends to which pipeline server (JSON)",
     "master_secret_file": "the site's secret that job credentials are derived from (mode 0600)",

@@ -58,9 +58,16 @@ class AppSettings(BaseModel):
 
 
 class KerberosSettings(BaseModel):
-    """How the application lives for weeks on a cluster with Kerberos."""
+    """Tokens on a cluster with Kerberos, and how the application lives for weeks."""
 
     model_config = _FORBID
+
+    hdfs_servers: tuple[Annotated[str, Field(pattern=r"^hdfs://[^/?#@]+$")], ...] = Field(
+        (),
+        max_length=20,
+        description="further HDFS, as hdfs://NAME, whose files servers, tasks and DAGs use; what other "
+        "settings name, and mapreduce.job.hdfs-servers of mapred-site.xml, needs no mention",
+    )
 
     principal: str = Field("", description="whose keys the keytab has; it starts the application")
     keytab: str = Field("", description="file here; the master asks for new tokens with it")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +89,13 @@ def upload_keytab(store: Store, path: Path, folder_uri: str) -> FileResource:
     return stored_file(store, KEYTAB_FILE, uri, "APPLICATION")
 
 
-def master_login(rm_client: RmClient, settings: KerberosSettings) -> dict[str, Any]:
-    """The master's settings for its own login."""
+def master_login(
+    rm_client: RmClient, settings: KerberosSettings, hdfs_servers: Sequence[str]
+) -> dict[str, Any]:
+    """The master's settings for its own login, and what it asks tokens of."""
     return {
         "principal": settings.principal,
         "keytab": settings.keytab_on_nodes or KEYTAB_FILE,
         "hadoop": properties_of_master(rm_client.site),
+        "hdfs_servers": list(hdfs_servers),
     }

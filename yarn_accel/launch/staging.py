@@ -16,6 +16,7 @@ from yarn_accel.adapters.credentials import CREDENTIAL_SOCKET
 from yarn_accel.adapters.journal_file import begin_journal
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop.rm_client import RmClient
+from yarn_accel.hadoop.site import HDFS_SERVERS_PROPERTY
 from yarn_accel.launch.config import LaunchConfig, WorkerRole
 from yarn_accel.launch.container_entry import NODE_KEYS
 from yarn_accel.launch.keytab import KEYTAB_FILE, check_keytab, is_uploaded, master_login, upload_keytab
@@ -34,6 +35,7 @@ from yarn_accel.launch.uploads import (
 from yarn_accel.master.config import SOME_MANAGERS, journal_uri, parse_config, tokens_uri
 from yarn_accel.node.config import load_config
 from yarn_accel.storage import Store
+from yarn_accel.uris import hdfs_roots
 from yarn_accel.worker.config import check_worker_settings
 
 _VERSION = 1
@@ -60,6 +62,12 @@ class Staged:
     plan: ApplicationPlan
     folder_uri: str
     delivered: Mapping[str, str]
+
+
+def hdfs_servers(rm_client: RmClient, config: LaunchConfig) -> tuple[str, ...]:
+    """Each HDFS that the settings name, or the site's ``mapreduce.job.hdfs-servers``."""
+    of_site = rm_client.site.properties.get(HDFS_SERVERS_PROPERTY, "").replace(",", " ").split()
+    return tuple(hdfs_roots([config.model_dump(), of_site]))
 
 
 def application_uri(rm_client: RmClient, config: LaunchConfig, application: str) -> str:
@@ -156,8 +164,14 @@ def _own_limits(role: WorkerRole) -> dict[str, int]:
     return {key: value for key, value in limits.items() if value is not None}
 
 
-def master_document(rm_client: RmClient, config: LaunchConfig, folder_uri: str) -> dict[str, Any]:
-    """Settings of the ApplicationMaster."""
+def master_document(
+    rm_client: RmClient, config: LaunchConfig, folder_uri: str, hdfs_names: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Settings of the ApplicationMaster.
+
+    Args:
+        hdfs_names: of its tokens, see `ApplicationTokens.names`.
+    """
     addresses = rm_client.addresses
     run_dir = config.agent.settings.get("run_dir")
     return {
@@ -174,15 +188,28 @@ def master_document(rm_client: RmClient, config: LaunchConfig, folder_uri: str) 
         "credential_socket": f"{run_dir}/{CREDENTIAL_SOCKET}" if run_dir else "",
         "revoked_file": config.pipeline_settings.revoked_file,
         "tasks": task_document(config, rm_client.staging_uri(config.environment.staging_uri)),
-        **(master_login(rm_client, config.kerberos) if config.kerberos.keytab else {}),
+        **({"hdfs_names": dict(hdfs_names)} if hdfs_names else {}),
+        **(
+            master_login(rm_client, config.kerberos, hdfs_servers(rm_client, config))
+            if config.kerberos.keytab
+            else {}
+        ),
         **config.master.settings,
     }
 
 
 def stage(
-    rm_client: RmClient, store: Store, config: LaunchConfig, packed: Environment, application: str
+    rm_client: RmClient,
+    store: Store,
+    config: LaunchConfig,
+    packed: Environment,
+    application: str,
+    hdfs_names: Mapping[str, str] | None = None,
 ) -> Staged:
     """Upload everything; the environment only when it is not there yet.
+
+    Args:
+        hdfs_names: as of `master_document`.
 
     Raises:
         StorageError: it cannot be written.
@@ -203,7 +230,7 @@ def stage(
     if is_uploaded(config.kerberos):
         files[KEYTAB_FILE] = upload_keytab(store, Path(config.kerberos.keytab), folder)
     plan = make_plan(config, environment, script, _files_of_roles(config, files), _tokens(config, folder))
-    return _staged(rm_client, config, folder, plan)
+    return _staged(rm_client, config, folder, plan, hdfs_names)
 
 
 def stage_dry_run(rm_client: RmClient, config: LaunchConfig, packed: Environment) -> Staged:
@@ -262,8 +289,15 @@ def check_settings(rm_client: RmClient, config: LaunchConfig) -> None:
     load_config(None, {}, node="node", **agent_document(rm_client, config))
 
 
-def _staged(rm_client: RmClient, config: LaunchConfig, folder: str, plan: ApplicationPlan) -> Staged:
-    settings = json.dumps(master_document(rm_client, config, folder), indent=1, sort_keys=True)
+def _staged(
+    rm_client: RmClient,
+    config: LaunchConfig,
+    folder: str,
+    plan: ApplicationPlan,
+    hdfs_names: Mapping[str, str] | None = None,
+) -> Staged:
+    document = master_document(rm_client, config, folder, hdfs_names)
+    settings = json.dumps(document, indent=1, sort_keys=True)
     return Staged(plan, folder, {_MASTER_FILE: settings, _PLAN_FILE: plan.to_json()})
 
 

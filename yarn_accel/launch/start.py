@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from yarn_accel.adapters.credentials import MAKE_AGENTS_SECRET, read_master_secret
 from yarn_accel.adapters.hadoop_rpc import (
@@ -24,7 +25,7 @@ from yarn_accel.adapters.hadoop_rpc.clients import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState, NodeReport
 from yarn_accel.core.application.exits import failure_line
 from yarn_accel.core.site_checks import missing_privileges
-from yarn_accel.errors import AccelError, JobError, StartupError, UnavailableError
+from yarn_accel.errors import AccelError, JobError, StartupError, StorageError, UnavailableError
 from yarn_accel.hadoop.control import RetainedApplication, own_master_secret
 from yarn_accel.hadoop.delegation import ending
 from yarn_accel.hadoop.rm_client import RmClient, find_running, kill
@@ -41,13 +42,24 @@ from yarn_accel.launch.node_checks import (
 )
 from yarn_accel.launch.packing import Environment, pack
 from yarn_accel.launch.plan import EXIT_REASONS, make_submission
-from yarn_accel.launch.staging import Staged, application_uri, check_settings, stage, stage_dry_run
+from yarn_accel.launch.staging import (
+    Staged,
+    application_uri,
+    check_settings,
+    hdfs_servers,
+    stage,
+    stage_dry_run,
+)
 from yarn_accel.launch.stop import ProgressReport, clear_ended, restore_left_nodes
 from yarn_accel.master.inventory import attribute_of
 from yarn_accel.master.operator_commands import OWNER
 from yarn_accel.storage import Store
 
 _POLL_S = 0.05
+#: So long a start, and the end of one that fails, wait for storage that is away.
+_STAGE_PATIENCE_S, _FORGET_PATIENCE_S = 30.0, 15.0
+_STORAGE_PAUSE_S = 1.0
+T = TypeVar("T")
 _N_NAMED = 6
 _BESIDE_OTHERS = (
     "this application gets agents and servers of its own; slots, and bindings as node attributes, "
@@ -175,7 +187,9 @@ async def start(
         try:
             found = await _until_registered(manager, application, wait_s, report)
         except JobError:
-            _forget(rm_client.store(), rm_client, config, RetainedApplication.of(str(application)), report)
+            await _forget(
+                rm_client.store(), rm_client, config, RetainedApplication.of(str(application)), report
+            )
             raise
         took_s = time.monotonic() - submitted_s
         # Again: YARN lists an application a moment after it has noted when it began.
@@ -199,7 +213,8 @@ async def _submit(
     application = given.application
     store = rm_client.store()
     retained = RetainedApplication.of(str(application))
-    delegated = await rm_client.tokens(manager)
+    servers = hdfs_servers(rm_client, config)
+    delegated = await rm_client.tokens(manager, servers)
     ends_s = 0.0 if config.kerberos.keytab else delegated.ends_s
     if config.kerberos.keytab:
         report(f"note: the master renews the application's tokens as {config.kerberos.principal}, by keytab")
@@ -208,9 +223,14 @@ async def _submit(
     elif sentence := ending(ends_s):
         report(f"note: the application {sentence}")
     try:
-        control = retained.create(application_uri(rm_client, config, str(application)), ends_s)
+        known = (rm_client.site.properties.get("fs.defaultFS", ""), *servers) if delegated.tokens else ()
+        control = retained.create(application_uri(rm_client, config, str(application)), ends_s, known)
         report(f"uploading what the containers need ({packed.n_bytes / 1e6:.0f} MB at most)")
-        staged = stage(rm_client, store, config, packed, str(application))
+        staged = await _stored(
+            lambda: stage(rm_client, store, config, packed, str(application), delegated.names),
+            _STAGE_PATIENCE_S,
+            report,
+        )
         _warn(check_sizes(staged.plan, given.maximum, nodes), report)
         submission = make_submission(
             application,
@@ -231,7 +251,7 @@ async def _submit(
             cure="when it is back, `yarn-accel start` finds the application or submits another one",
         ) from None
     except BaseException:
-        _forget(store, rm_client, config, retained, report)
+        await _forget(store, rm_client, config, retained, report)
         _warn(await rm_client.cancel(manager, delegated), report)
         raise
     report(f"submitted {application}")
@@ -251,7 +271,24 @@ def _agents_secret(config: LaunchConfig) -> bytes:
     return read_master_secret(Path(path), "agent.secret_file", MAKE_AGENTS_SECRET) if path else b""
 
 
-def _forget(
+async def _stored(act: Callable[[], T], patience_s: float, report: ProgressReport) -> T:
+    """Do something in the storage, again and again while that is away, as when its NameNodes change places.
+
+    Raises:
+        StorageError: trying again is of no use, or the patience is over.
+    """
+    until_s = time.monotonic() + patience_s
+    while True:
+        try:
+            return act()
+        except StorageError as error:
+            if not error.transient or time.monotonic() >= until_s:
+                raise
+            report(f"note: trying again: {error}")
+        await asyncio.sleep(_STORAGE_PAUSE_S)
+
+
+async def _forget(
     store: Store,
     rm_client: RmClient,
     config: LaunchConfig,
@@ -261,7 +298,7 @@ def _forget(
     retained.remove()
     uri = application_uri(rm_client, config, retained.application)
     try:
-        store.delete(uri)
+        await _stored(lambda: store.delete(uri), _FORGET_PATIENCE_S, report)
     except AccelError as error:
         _warn([f"{uri} may be left, remove it: {error}"], report)
 
@@ -282,7 +319,7 @@ async def _withdrawn_for(
     if not first or first[0].id == application:
         return None
     await kill(manager, application, "another start was first")
-    _forget(rm_client.store(), rm_client, config, RetainedApplication.of(str(application)), report)
+    await _forget(rm_client.store(), rm_client, config, RetainedApplication.of(str(application)), report)
     return first[0]
 
 

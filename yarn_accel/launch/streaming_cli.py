@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -26,7 +27,7 @@ from yarn_accel.client.webhdfs import CA_VARIABLE as WEB_CA_VARIABLE
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.hadoop.java import java_argv
 from yarn_accel.hadoop.rm_client import mapper_environment
-from yarn_accel.hadoop.site import SLOT_RESOURCE, HadoopSite, SiteSettings
+from yarn_accel.hadoop.site import HDFS_SERVERS_PROPERTY, SLOT_RESOURCE, HadoopSite, SiteSettings
 from yarn_accel.hadoop.streaming import (
     CREDENTIAL_PROPERTY,
     LOG_SETTINGS,
@@ -37,6 +38,7 @@ from yarn_accel.hadoop.streaming import (
     watch_client,
 )
 from yarn_accel.local_filesystem import write_atomic
+from yarn_accel.uris import hdfs_roots
 
 _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 _PRINT_FOLDER = "yarn-accel-streaming"
@@ -98,7 +100,7 @@ def command(
     with _folder(is_printed) as folder:
         credential = _credential(site, credential_file, credential_hours, folder)
         binding = binding_file or site.binding_file
-        additions = _additions(site, python, credential, binding, folder, application)
+        additions = _additions(site, python, credential, binding, folder, application, arguments)
         argv, environ = _launcher(site, complete(arguments, additions), is_printed)
         if is_printed:
             changed = [f"{name}={value}" for name, value in environ.items() if os.environ.get(name) != value]
@@ -146,6 +148,15 @@ def _credential(site: SiteSettings, given: Path | None, hours: float, folder: Pa
     return issue_job_credential(folder / "credential", site.master_secret_file, hours * 3600)
 
 
+def _hdfs_servers(site: SiteSettings, arguments: Sequence[str]) -> dict[str, str]:
+    """The property by which a job gets a token of each HDFS that any of its arguments names."""
+    named = hdfs_roots([re.split(r"[\s=,]+", word) for word in arguments])
+    if not named or not site.security().is_kerberos:
+        return {}
+    of_site = site.properties.get(HDFS_SERVERS_PROPERTY, "").replace(",", " ").split()
+    return {HDFS_SERVERS_PROPERTY: ",".join(dict.fromkeys([*of_site, *named]))}
+
+
 def _additions(
     site: SiteSettings,
     python: str,
@@ -153,8 +164,9 @@ def _additions(
     binding_file: Path | None,
     folder: Path,
     application: str,
+    arguments: Sequence[str],
 ) -> StreamingAdditions:
-    properties, environment = {}, {"PYTHONPATH": CLIENT_ARCHIVE}
+    properties, environment = _hdfs_servers(site, arguments), {"PYTHONPATH": CLIENT_ARCHIVE}
     files = [write_client_archive(folder / CLIENT_ARCHIVE)]
     if site.has_slots():
         properties[f"mapreduce.map.resource.{SLOT_RESOURCE}"] = "1"

@@ -28,8 +28,9 @@ from yarn_accel.core.dags.model import PriorityClass
 from yarn_accel.core.fairness import fairness
 from yarn_accel.core.tasks.applications import AppDefinition
 from yarn_accel.core.tasks.outcome import RunOutcome
+from yarn_accel.core.tasks.service.submission import app_document
 from yarn_accel.errors import ConfigError, JobError, UnavailableError
-from yarn_accel.hadoop.control import WAIT_PATIENCE_S, Control, asked, with_control
+from yarn_accel.hadoop.control import WAIT_PATIENCE_S, Control, RetainedApplication, asked, with_control
 from yarn_accel.hadoop.rm_client import RmClient
 from yarn_accel.launch.application_cli import (
     FILE_WIDTH,
@@ -179,7 +180,8 @@ def _submit(
     """
     name = definition.spec.app
 
-    async def work(_: ApplicationReport, control: Control) -> None:
+    async def work(found: ApplicationReport, control: Control) -> None:
+        RetainedApplication.of(str(found.id)).check_hdfs(app_document(definition))
         left = await hand_in(control.ask, rm_client.store(), definition)
         if left is not None:
             n_done = len(definition.tasks) - len(left.tasks)

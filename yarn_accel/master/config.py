@@ -65,10 +65,15 @@ class MasterConfig(BaseModel):
     hosts: dict[str, str] = Field(
         default_factory=dict, description="addresses of names that the master's node cannot resolve"
     )
+    # Kerberos
+    hdfs_names: dict[str, str] = Field(
+        default_factory=dict, description="host:port in URIs -> what the token for that NameNode is called"
+    )
     # Kerberos, for weeks
     principal: str = Field("", description="whose keys `keytab` has")
     keytab: str = Field("", description="file by which the master asks for new tokens; empty: it does not")
     hadoop: dict[str, str] = Field(default_factory=dict, description="Hadoop's properties that it needs then")
+    hdfs_servers: tuple[str, ...] = Field((), description="HDFS to ask for tokens, beside fs.defaultFS")
     # Bindings
     policy: str = Field("paper", description="who is bound to whom: paper, weighted or container")
     policy_settings: dict[str, Any] = Field(

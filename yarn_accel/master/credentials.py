@@ -11,7 +11,7 @@ from secrets import token_hex
 
 from yarn_accel.adapters.hadoop_rpc import AM_RM_KIND, Token, TokenFile, read_token_file, write_token_file
 from yarn_accel.adapters.hadoop_rpc.framing import Identity, User
-from yarn_accel.adapters.hadoop_rpc.tokens import RM_DELEGATION_KIND, under_name
+from yarn_accel.adapters.hadoop_rpc.tokens import RM_DELEGATION_KIND, under_names
 from yarn_accel.adapters.signed_http import sender_key
 from yarn_accel.client.token_file import HDFS_DELEGATION_KIND, TOKEN_FILE_VARIABLE
 from yarn_accel.errors import AuthenticationError, StartupError
@@ -55,7 +55,7 @@ class MasterCredentials:
         tenant: of the credential that workers get for the pipeline servers; empty: they get none.
         hdfs: the application's HDFS tokens by their aliases, where the cluster has Kerberos: without one
             YARN cannot bring a container its files.
-        hdfs_name: ``host:port`` of the application's folder, by which our containers look for the token.
+        hdfs_names: ``host:port`` of URIs, by which our containers look for a token -> its service.
     """
 
     am_rm: Token = field(repr=False)
@@ -65,7 +65,7 @@ class MasterCredentials:
     agents: bytes = field(default=b"", repr=False)
     tenant: str = ""
     hdfs: Mapping[str, Token] = field(default_factory=dict, repr=False)
-    hdfs_name: str = ""
+    hdfs_names: Mapping[str, str] = field(default_factory=dict)
 
     def identity(self, user: str) -> Identity:
         """The identity for calls to the ResourceManager outside the masters' protocol."""
@@ -80,14 +80,15 @@ class MasterCredentials:
         is_agent = sender.startswith(_AGENT)
         return sender_key(self.agents if is_agent and self.agents else self.control, sender)
 
-    def take(self, tokens: Mapping[str, Token]) -> None:
-        """Give containers these tokens from now on."""
+    def take(self, tokens: Mapping[str, Token], names: Mapping[str, str]) -> None:
+        """Give containers these tokens from now on, under these names, too."""
+        self.hdfs_names = names
         self.hdfs = {alias: each for alias, each in tokens.items() if each.kind == HDFS_DELEGATION_KIND}
         self.delegation = _delegation(TokenFile(tokens))
 
     def of_container(self, role: str, node: str) -> bytes:
         """The token file of a container: the secrets and tokens of its role, and the HDFS tokens."""
-        secrets, tokens = {}, under_name(self.hdfs, self.hdfs_name)
+        secrets, tokens = {}, under_names(self.hdfs, self.hdfs_names)
         is_worker = role.partition("-")[0] == WORKER_ROLE
         if self.delegation is not None and (role == "agent" or is_worker):
             tokens[RM_DELEGATION_KIND] = self.delegation  # they ask YARN where the master is

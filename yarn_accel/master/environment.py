@@ -42,7 +42,6 @@ from yarn_accel.master.config import MasterConfig, load_config
 from yarn_accel.master.credentials import MasterCredentials
 from yarn_accel.master.inventory import Inventory
 from yarn_accel.master.registration import PATIENCE, Registration, RegistrationSettings
-from yarn_accel.uris import NAMENODE_PORT, split_authority, split_uri
 from yarn_accel.users import login_name
 
 if TYPE_CHECKING:
@@ -189,10 +188,10 @@ def container_environment(
     settings = RegistrationSettings((), config.hosts).rpc_settings
     to_nodes = replace(settings, security=_STRONGEST) if registration.credentials.hdfs else settings
     user = config.user or login_name()
-    credentials = replace(registration.credentials, tenant=user, hdfs_name=_hdfs_name(config.staging_uri))
+    credentials = replace(registration.credentials, tenant=user, hdfs_names=config.hdfs_names)
     if credentials.hdfs:
         try:
-            name_tokens(Path(environ[TOKEN_FILE_VARIABLE]), credentials.hdfs_name)
+            name_tokens(Path(environ[TOKEN_FILE_VARIABLE]), credentials.hdfs_names)
         except OSError as error:
             logger.warning("HDFS may not know this master: its tokens cannot be named: %s", error)
     identity, login = credentials.identity(user), None
@@ -212,13 +211,6 @@ def container_environment(
         NodeManager(to_nodes, PATIENCE),
         login,
     )
-
-
-def _hdfs_name(uri: str) -> str:
-    """The NameNode of a URI as the HDFS client looks for its token; empty: the URI names none."""
-    scheme, authority, _ = split_uri(uri) if uri else ("", "", "")
-    host, port = split_authority(authority)
-    return f"{host}:{port or NAMENODE_PORT}".lower() if scheme == "hdfs" and host else ""
 
 
 async def preview(config_file: Path) -> dict[str, Any]:

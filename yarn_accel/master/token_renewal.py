@@ -31,7 +31,7 @@ from yarn_accel.adapters.hadoop_rpc import (
     TokenFile,
     write_token_file,
 )
-from yarn_accel.adapters.hadoop_rpc.tokens import owner_of, replace_tokens, under_name
+from yarn_accel.adapters.hadoop_rpc.tokens import owner_of, replace_tokens, under_names
 from yarn_accel.client.token_file import TOKEN_FILE_VARIABLE
 from yarn_accel.core.token_renewal import TokenTimes, look_interval_s
 from yarn_accel.errors import AccelError, ConfigError
@@ -60,12 +60,14 @@ class KeytabLogin:
         kerberos: whose keytab.
         settings: of the connections.
         token_file: the master's own, by which its HDFS client logs in.
+        hdfs_servers: further HDFS that the application uses.
     """
 
     site: SiteSettings
     kerberos: Kerberos
     settings: RpcSettings
     token_file: Path
+    hdfs_servers: tuple[str, ...] = ()
 
     @staticmethod
     def of(config: MasterConfig, settings: RpcSettings, environ: Mapping[str, str]) -> KeytabLogin:
@@ -85,6 +87,7 @@ class KeytabLogin:
             Kerberos(config.principal, str(keytab)),
             replace(settings, security=site.security()),
             Path(environ[TOKEN_FILE_VARIABLE]),
+            config.hdfs_servers,
         )
 
 
@@ -177,7 +180,7 @@ class TokenRenewal:
             if given is None:
                 continue
             with contextlib.suppress(AccelError, asyncio.TimeoutError):
-                ending = cancel(login.site, self._manager, login.kerberos, login.settings, given)
+                ending = cancel(self._manager, login.kerberos, login.settings, given)
                 for problem in await asyncio.wait_for(ending, _CANCEL_S):
                     logger.info("%s", problem)
 
@@ -190,13 +193,18 @@ class TokenRenewal:
     async def _ask_for_new(self) -> None:
         login = self._login
         given = await delegate(
-            login.site, self._manager, login.kerberos, login.settings, login.kerberos.principal
+            login.site,
+            self._manager,
+            login.kerberos,
+            login.settings,
+            login.kerberos.principal,
+            login.hdfs_servers,
         )
         # Prolonging them at once is the only way to learn how long they live without.
         expires_s = await self._prolonged(given)
-        newer = TokenFile(under_name(given.tokens, self._credentials.hdfs_name))
+        newer = TokenFile(under_names(given.tokens, given.names))
         replace_tokens(login.token_file, newer)
-        self._credentials.take(given.tokens)
+        self._credentials.take(given.tokens, given.names)
         self._own, self._former, self._unpublished = given, self._own, write_token_file(newer)
         self._times = TokenTimes(given.issued_s, given.ends_s, given.issued_s, given.ends_s).prolonged(
             self._clock(), expires_s
@@ -216,7 +224,7 @@ class TokenRenewal:
 
     async def _prolonged(self, given: ApplicationTokens) -> float:
         login = self._login
-        return await prolong(login.site, self._manager, login.kerberos, login.settings, given)
+        return await prolong(self._manager, login.kerberos, login.settings, given)
 
     def _pause_s(self) -> float:
         if self._times is None:

@@ -50,7 +50,7 @@ from yarn_accel.errors import (
 )
 from yarn_accel.hadoop.site import read_site
 from yarn_accel.storage import HdfsServices, Store
-from yarn_accel.uris import NAMENODE_PORT, authority_of, shown
+from yarn_accel.uris import authority_of, shown
 
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
@@ -125,12 +125,8 @@ def site_services(properties: Mapping[str, str], default_fs: str) -> tuple[SiteS
 
 def _site_service(properties: Mapping[str, str], authority: str) -> SiteService:
     found = hdfs_service(properties, f"hdfs://{authority}")
-    addresses = found.addresses
-    alone = properties.get(f"dfs.namenode.rpc-address.{authority}", "")
-    if alone and not found.name:  # one of several name services, with a single NameNode
-        addresses = (Address.parse(alone, NAMENODE_PORT),)
     provider = properties.get(f"dfs.client.failover.proxy.provider.{authority}", "")
-    return SiteService(authority_of(authority), found.name, addresses, provider)
+    return SiteService(authority_of(authority), found.name, found.addresses, provider)
 
 
 class UserSession:

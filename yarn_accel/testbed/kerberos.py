@@ -267,6 +267,11 @@ def template_values(plan: ClusterPlan, paths: ClusterPaths) -> dict[str, str]:
     return values
 
 
+def principals_of_masters() -> dict[str, str]:
+    """Return the values of the templates by which clients of two masters know both."""
+    return {"namenode_principals": f"nn/*@{REALM}", "rm_principals": f"rm/*@{REALM}"}
+
+
 def kdc_argv(paths: ClusterPaths) -> list[str]:
     """Return the command of the KDC; its last argument names the cluster."""
     return ["krb5kdc", "-n", "-r", REALM, "-P", kdc_signature(paths)]

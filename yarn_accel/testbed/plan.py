@@ -313,8 +313,6 @@ def check_options(options: UpOptions) -> None:
 
 
 def _check_security_options(options: UpOptions) -> None:
-    if options.ha and options.secure:
-        raise ConfigError("--ha and --secure do not go together yet", cure="leave one of them out")
     if options.protection not in ("", *PROTECTIONS):
         raise ConfigError(f"--protection is {options.protection!r}", cure=f"give {' or '.join(PROTECTIONS)}")
     if not options.secure:

@@ -124,6 +124,10 @@ PLACEHOLDERS: Mapping[str, Placeholder] = {
     "realm": Placeholder("Kerberos' realm", ""),
     "has_native_code": Placeholder("whether workers have Hadoop's native library (libhadoop.so)", "true"),
     "master_principal_host": Placeholder("host in the principals of the master's daemons", "_HOST"),
+    "namenode_principals": Placeholder(
+        "pattern of NameNodes' principals, for clients that call two by their addresses; empty: none", ""
+    ),
+    "rm_principals": Placeholder("likewise of ResourceManagers' principals", ""),
     "keytab": Placeholder("file with the keys of a node's daemons", ""),
     "rpc_protection": Placeholder(
         "protection of RPC: authentication, integrity, privacy or a list", "privacy"
@@ -361,6 +365,8 @@ def write_settings(
     render(nodes, paths.conf_dir, layers=layers)
     # Clients call addresses, and no resolver of this machine turns those into the hosts of principals.
     client["master_principal_host"] = plan.master.host
+    if plan.options.ha and plan.options.secure:
+        client |= kerberos.principals_of_masters()
     render(client, paths.client_conf_dir, layers=layers)
     (paths.root / "client" / "tmp").mkdir(parents=True, exist_ok=True)
     for node in plan.workers:

@@ -82,6 +82,42 @@ async def test_an_application_gets_a_token_of_each_service(ticket, keytabs, tmp_
             assert f"localhost:{rm.port}" in (await named.tokens(manager)).tokens
 
 
+async def test_each_further_hdfs_gives_a_token_that_goes_back_to_it(ticket, keytabs, tmp_path):
+    asked, cancelled = [], []
+
+    def cancelling(name):
+        def act(_):
+            cancelled.append(name)
+            return CancelDelegationTokenResponse()
+
+        return act
+
+    calls = [{"cancelDelegationToken": cancelling(name)} for name in ("rm", "nn", "other")]
+    async with (
+        service("rm", keytabs, asked, **calls[0]) as rm,
+        service("nn", keytabs, asked, **calls[1]) as nn,
+        service("nn", keytabs, asked, **calls[2]) as other,
+    ):
+        federated = {"dfs.ha.namenodes.ns2": "a", "dfs.namenode.rpc-address.ns2.a": str(other.address)}
+        client = RmClient.load(secure(tmp_path, rm.address, nn.address, **federated))
+        async with client.manager() as manager:
+            named = (f"hdfs://{nn.address}", f"hdfs://localhost:{other.port}", "hdfs://ns2")
+            given = await client.tokens(manager, named)
+            hdfs = [str(nn.address), str(other.address), "ha-hdfs:ns2"]
+            assert {each.service for each in given.tokens.values()} == {str(rm.address), *hdfs}
+            assert given.names == {f"localhost:{other.port}": str(other.address)}
+            assert [name for name, _ in asked] == ["rm", "nn", "nn", "nn"]
+            assert await client.cancel(manager, given) == ()
+            assert sorted(cancelled) == ["nn", "other", "other", "rm"]
+            cancelled.clear()
+            with pytest.raises(ConfigError, match="is no host:port"):
+                await client.tokens(manager, ("hdfs://a..b",))
+            del other.handlers["getDelegationToken"]
+            with pytest.raises(AccelError, match=re.escape(str(other.address))):
+                await client.tokens(manager, ("hdfs://ns2",))
+            assert sorted(cancelled) == ["nn", "rm"], "what was given is of no use then"
+
+
 async def test_tokens_of_an_application_that_never_runs_are_cancelled(ticket, keytabs, tmp_path):
     cancelled = []
 

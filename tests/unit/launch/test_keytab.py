@@ -47,9 +47,9 @@ def by_keytab(tmp_path, keytab, **more):
 
 
 def test_the_keytab_goes_to_the_master_alone_and_nobody_else_can_read_it(secure, keytab, tmp_path, packed):
-    ours = by_keytab(tmp_path, keytab)
+    ours = by_keytab(tmp_path, keytab, hdfs_servers=["hdfs://nn2"])
     check_settings(secure, ours)
-    staged = stage(secure, Store(), ours, packed, APPLICATION)
+    staged = stage(secure, Store(), ours, packed, APPLICATION, {"nn2:8020": "10.0.0.2:8020"})
     having = [
         (role.name, each)
         for role in staged.plan.roles.values()
@@ -63,6 +63,8 @@ def test_the_keytab_goes_to_the_master_alone_and_nobody_else_can_read_it(secure,
     (tmp_path / "master.json").write_text(staged.delivered["master.json"])
     master = load_config(tmp_path / "master.json")
     assert (master.principal, master.keytab) == ("alice@R", "master.keytab")
+    assert master.hdfs_servers == ("hdfs://nn2",)
+    assert master.hdfs_names == {"nn2:8020": "10.0.0.2:8020"}
     assert "fs.defaultFS" in master.hadoop
     assert not [key for key in master.hadoop if "credential" in key], "only what it needs"
     places = {name: plan.environment.get("ACCEL_TOKENS_LOCATION") for name, plan in staged.plan.roles.items()}

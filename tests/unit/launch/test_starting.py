@@ -25,6 +25,7 @@ from yarn_accel.launch.bootstrap import EXIT_GLIBC, node_facts
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.packing import Environment, Requirement
 from yarn_accel.master.credentials import AGENTS_ALIAS
+from yarn_accel.storage import Store
 
 RUNNING, ACCEPTED, FAILED = ApplicationState.RUNNING, ApplicationState.ACCEPTED, ApplicationState.FAILED
 
@@ -83,6 +84,7 @@ def scene(tmp_path, monkeypatch):
     monkeypatch.setattr(starting, "pack", lambda *_: packed)
     monkeypatch.setattr(starting, "_POLL_S", 0.0)
     monkeypatch.setattr(stopping, "_POLL_S", 0.0)
+    monkeypatch.setattr(starting, "_STORAGE_PAUSE_S", 0.0)
     return Scene(tmp_path)
 
 
@@ -225,9 +227,66 @@ def test_what_yarn_may_have_taken_keeps_its_files_and_secret(scene, monkeypatch)
 
 def test_a_folder_that_a_failed_start_cannot_remove_is_named(scene, monkeypatch):
     monkeypatch.setattr(FakeRmClient, "store", lambda _: NoStore("mkdirs"))
+    for name in ("_STAGE_PATIENCE_S", "_FORGET_PATIENCE_S"):
+        monkeypatch.setattr(starting, name, 0.0)
     with pytest.raises(errors.StorageError, match="safe mode"):
         scene.start()
     assert scene.has_said("may be left, remove it", str(app(1)))
+
+
+def away(monkeypatch, name, n_times):
+    """Have an operation of the storage refused so often, as while no NameNode is active."""
+    real, left = getattr(Store, name), [None] * n_times
+
+    def act(self, uri, *words, **options):
+        if left:
+            left.pop()
+            raise errors.StorageError(f"{uri}: Connection refused", transient=True)
+        return real(self, uri, *words, **options)
+
+    monkeypatch.setattr(Store, name, act)
+
+
+def test_a_start_waits_for_storage_that_is_away_for_a_moment(scene, monkeypatch):
+    away(monkeypatch, "write_atomic", 3)
+    assert scene.started().is_new
+    assert sum("trying again" in line and "Connection refused" in line for line in scene.lines) == 3
+    assert len(scene.yarn.submitted) == 1
+
+
+def test_a_start_that_fails_waits_for_storage_to_leave_nothing_there(scene, monkeypatch):
+    monkeypatch.setattr(scene.yarn, "submit", refusing(errors.UnavailableError("the queue is full")))
+    away(monkeypatch, "delete", 3)
+    scene.assert_refused(errors.UnavailableError, "queue is full")
+
+
+def test_a_start_asks_each_hdfs_that_settings_name_for_a_token(scene, monkeypatch):
+    asked = []
+    token = Token(b"i", b"p", "HDFS_DELEGATION_TOKEN", "10.0.0.2:8020")
+
+    async def tokens(_, manager, hdfs_servers):
+        asked.extend(hdfs_servers)
+        return ApplicationTokens({"nn2": token}, names={"nn2:8020": token.service})
+
+    monkeypatch.setattr(FakeRmClient, "tokens", tokens)
+    properties = {
+        **scene.rm_client.site.properties,
+        "fs.defaultFS": "hdfs://nn",
+        "mapreduce.job.hdfs-servers": "hdfs://nn3:9000, viewfs://x",
+    }
+    object.__setattr__(scene.rm_client, "site", replace(scene.rm_client.site, properties=properties))
+    tenants = {"*": {"read_prefixes": ["hdfs://ns2/in", "/data", "hdfs://*"]}}
+    scene.set(pipeline={"tenants": tenants}, kerberos={"hdfs_servers": ["hdfs://nn2"]})
+    scene.started()
+    assert asked == ["hdfs://nn2", "hdfs://nn3:9000", "hdfs://ns2"]
+    (submission,) = scene.yarn.submitted
+    assert read_token_file(submission.launch.credentials).tokens["nn2"] == token
+    (kept,) = retained_applications()
+    kept.check_hdfs({"in": ["hdfs:///x", "hdfs://nn:8020/x", "hdfs://NS2/x", "file:///x"]})
+    with pytest.raises(
+        errors.ConfigError, match=r"hdfs://ns4: application_.* has no token .*hdfs_servers: \["
+    ):
+        kept.check_hdfs([{"out": "hdfs://ns4/out"}])
 
 
 def test_a_container_that_cannot_be_is_refused_before_the_submission(scene, monkeypatch):

@@ -24,6 +24,8 @@ from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, FinalStatu
 from yarn_accel.cli import root
 from yarn_accel.client.task_servers import load_credential
 from yarn_accel.errors import ConfigError, JobError
+from yarn_accel.hadoop.site import HDFS_SERVERS_PROPERTY, SiteSettings
+from yarn_accel.launch import streaming_cli
 
 ROOT = Path(__file__).resolve().parents[3]
 MAPRED = f"""#!{sys.executable}
@@ -356,3 +358,13 @@ def test_a_request_for_help_is_the_sites_own(site):
     (shipped.parent / "bin" / "mapred").write_text('#!/bin/sh\necho "$@" > $SHIPPED/help\n')
     assert CliRunner().invoke(root, ["streaming", "-help"]).exit_code == 0
     assert (shipped / "help").read_text() == "streaming -help\n"
+
+
+@pytest.mark.parametrize("login", ["kerberos", "simple"])
+def test_a_job_gets_a_token_of_each_hdfs_that_its_arguments_name(tmp_path, login):
+    properties = {"hadoop.security.authentication": login, HDFS_SERVERS_PROPERTY: "hdfs://of-site"}
+    words = ["-mapper", "m.py --to hdfs://ns2/x --from=hdfs://nn:9000/y", "-input", "/in,hdfs://ns2/in"]
+    found = streaming_cli._hdfs_servers(SiteSettings(tmp_path, properties), words)
+    wanted = {HDFS_SERVERS_PROPERTY: "hdfs://of-site,hdfs://nn:9000,hdfs://ns2"}
+    assert found == (wanted if login == "kerberos" else {})
+    assert streaming_cli._hdfs_servers(SiteSettings(tmp_path, properties), ["-input", "/in"]) == {}

@@ -52,6 +52,7 @@ class Scene:
         published: what containers can read.
         is_published: whether HDFS takes it.
         cancelled: the password of tokens that nobody prolongs any more.
+        has_more_hdfs: whether the NameNode is also a further HDFS, by two other names.
     """
 
     def __init__(self, folder, keytabs):
@@ -82,6 +83,7 @@ class Scene:
             OLD_RM, b"c" * 32, delegation=OLD_RM, hdfs={"nn": self.first.tokens["nn"]}
         )
         self.keytab = keytabs["alice"]
+        self.has_more_hdfs = False
 
     def _give(self, name, request):
         self.asked[f"{name} gives"] += 1
@@ -106,7 +108,15 @@ class Scene:
     def settings(self, rm, nn):
         """Of a master with the keytab, by the addresses of both services."""
         principal = f"alice@{REALM}"
-        return {"keytab": str(self.keytab), "principal": principal, "hadoop": secure_properties(rm, nn)}
+        hadoop = secure_properties(rm, nn)
+        hadoop |= {"dfs.ha.namenodes.ns2": "a", "dfs.namenode.rpc-address.ns2.a": str(nn)}
+        servers = [f"hdfs://localhost:{nn.port}", "hdfs://ns2"] if self.has_more_hdfs else []
+        return {
+            "keytab": str(self.keytab),
+            "principal": principal,
+            "hadoop": hadoop,
+            "hdfs_servers": servers,
+        }
 
     def publish(self, content):
         if not self.is_published:
@@ -176,12 +186,15 @@ async def test_own_tokens_are_prolonged_every_day_and_replaced_after_five(scene)
     assert 6 <= scene.asked["rm prolongs"] <= 9
 
 
-async def test_containers_find_a_new_token_by_the_name_of_the_namenode_too(scene):
-    scene.credentials.hdfs_name = "nn.site:8020"
+async def test_containers_find_a_new_token_by_the_names_of_its_namenode_too(scene):
+    """Those of a second HDFS, which is the first one by another name here, and of the first."""
+    scene.has_more_hdfs = True
     scene.now_s += 60
     async with scene.renewal(is_first_attempt=False) as renewal:
         await renewal.step()
-        names = {"nn.site:8020", str(scene.services["nn"].address)}
+        address = scene.services["nn"].address
+        names = {f"localhost:{address.port}", str(address), "ha-hdfs:ns2"}
+    assert scene.asked["nn gives"] == scene.asked["nn prolongs"] == 2
     server = read_token_file(scene.credentials.of_container("server", "w1"))
     for tokens in (server, read_token_file(scene.published[0]), read_token_file(scene.place.read_bytes())):
         found = {each.service for each in tokens.tokens.values() if each.kind == "HDFS_DELEGATION_TOKEN"}

@@ -13,7 +13,10 @@ import pytest
 
 from tests.fixtures.kdc import NO_KERBEROS
 from tests.unit.testbed.conftest import plan_of
-from yarn_accel.errors import ConfigError, StartupError
+from yarn_accel.adapters.hadoop_rpc.kerberos import Security
+from yarn_accel.adapters.hadoop_rpc.methods import APPLICATION_CLIENT
+from yarn_accel.adapters.hadoop_rpc.sasl import SaslAuth
+from yarn_accel.errors import AuthenticationError, ConfigError, StartupError
 from yarn_accel.hadoop.site import read_properties, read_site
 from yarn_accel.testbed import kerberos, preflight
 from yarn_accel.testbed.daemons import daemon_argv, node_environ, web_address
@@ -67,6 +70,26 @@ def test_daemons_get_a_realm_and_clients_get_principals_without_placeholders(
     nodes = read_site(paths.conf_dir)
     assert nodes["hadoop.rpc.protection"] == "authentication,integrity,privacy"
     assert not [key for key in nodes if key.startswith("hadoop.proxyuser.yarn") or "proxy-user" in key]
+
+
+def test_two_masters_have_keys_of_their_own_and_clients_know_both(
+    paths: ClusterPaths, software: Software
+) -> None:
+    plan = plan_of(paths, NetworkMode.NETNS, secure=True, ha=True)
+    assert kerberos.principals(plan)["master2"] == ["nn/master2", "rm/master2", "HTTP/master2"]
+    write_settings(plan, paths, software.install, None)
+    nodes, client = read_site(paths.conf_dir), read_site(paths.client_conf_dir)
+    second = plan.node("master2").address
+    assert nodes["dfs.namenode.https-address.testns.nn2"] == "master2:9871"
+    assert nodes["yarn.resourcemanager.principal"] == "rm/_HOST@KRB.TEST"
+    assert not [key for key in nodes if key.endswith(".pattern")]
+    assert client["yarn.resourcemanager.hostname.rm2"] == second
+    security = Security.from_properties(client)
+    offer = SaslAuth("KERBEROS", "GSSAPI", "rm", "master2")
+    expected = security.server_of(APPLICATION_CLIENT, offer, second)
+    expected.check("rm/master2@KRB.TEST", second)
+    with pytest.raises(AuthenticationError, match="expected is rm/"):
+        expected.check("alice@KRB.TEST", second)
 
 
 def test_without_kerberos_nothing_mentions_it(paths: ClusterPaths, software: Software) -> None:

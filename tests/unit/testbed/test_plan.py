@@ -246,5 +246,5 @@ def test_two_masters_have_both_namenodes_and_no_worker_less() -> None:
     assert len({node.address for node in plan.nodes}) == len({node.interface for node in plan.nodes}) == 5
     largest = make_plan(UpOptions(ha=True, nodes=MAX_NODES), NetworkMode.NETNS, "/s", subnet=7)
     assert len({node.address for node in largest.nodes}) == MAX_NODES + 2
-    with pytest.raises(ConfigError, match="do not go together yet"):
-        check_options(UpOptions(ha=True, secure=True))
+    secure = make_plan(UpOptions(ha=True, secure=True), NetworkMode.NETNS, "/s", subnet=7)
+    assert [role.value for role in secure.roles(secure.master)] == ["kdc", *roles[0]]

@@ -285,7 +285,9 @@ def hdfs_service(properties: Mapping[str, str], uri: str) -> HdfsService:
         raise ConfigError(f"{uri[:200]!r} is no hdfs URI with a NameNode or a name service")
     ids = [each.strip() for each in properties.get(f"dfs.ha.namenodes.{authority}", "").split(",")]
     if not any(ids):
-        return HdfsService("", (Address.parse(authority, _NAMENODE_PORT),))
+        # One of several name services with a single NameNode each, or the NameNode itself.
+        alone = properties.get(f"dfs.namenode.rpc-address.{authority}", "")
+        return HdfsService("", (Address.parse(alone or authority, _NAMENODE_PORT),))
     keys = [f"dfs.namenode.rpc-address.{authority}.{each}" for each in ids if each]
     missing = [key for key in keys if not properties.get(key)]
     if missing:

@@ -172,19 +172,20 @@ def with_newer_tokens(content: TokenFile, newer: TokenFile) -> TokenFile | None:
     return TokenFile({**kept, **given}, content.secrets)
 
 
-def under_name(tokens: Mapping[str, Token], service: str) -> dict[str, Token]:
-    """Tokens, the HDFS token also under the name of a service: the text of a URI's authority.
+def under_names(tokens: Mapping[str, Token], names: Mapping[str, str]) -> dict[str, Token]:
+    """Tokens, those of HDFS also under the names by which URIs call their NameNodes.
 
     Hadoop names a token by the NameNode's IP address, and looks for it by that.  The native client looks for
     the host and port as its URI has them.
 
     Args:
-        service: ``host:port``; empty: nothing is added.
+        names: ``host:port`` of URIs -> the service that the token has.
     """
     named = dict(tokens)
-    found = [each for each in tokens.values() if each.kind == HDFS_DELEGATION_KIND]
-    if service and len(found) == 1 and not found[0].service.startswith(_NAME_SERVICE):
-        named.setdefault(service, replace(found[0], service=service))
+    hdfs = {each.service: each for each in tokens.values() if each.kind == HDFS_DELEGATION_KIND}
+    for name, service in names.items():
+        if service in hdfs:
+            named.setdefault(name, replace(hdfs[service], service=name))
     return named
 
 
@@ -204,15 +205,15 @@ def replace_tokens(path: Path, newer: TokenFile) -> bool:
     return content is not None
 
 
-def name_tokens(path: Path, service: str) -> None:
-    """Put the HDFS token of a token file under the name of a service, too, see `under_name`.
+def name_tokens(path: Path, names: Mapping[str, str]) -> None:
+    """Put the HDFS tokens of a token file under other names, too, see `under_names`.
 
     Raises:
         OSError: the file cannot be read or written.
         RemoteProtocolError: the file is damaged.
     """
     content = read_token_file(path.read_bytes())
-    named = under_name(content.tokens, service)
+    named = under_names(content.tokens, names)
     if named != dict(content.tokens):
         _put(path, TokenFile(named, content.secrets))
 

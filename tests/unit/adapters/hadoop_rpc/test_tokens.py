@@ -18,7 +18,7 @@ from yarn_accel.adapters.hadoop_rpc.tokens import (
     read_identifier,
     read_token_file,
     replace_tokens,
-    under_name,
+    under_names,
     write_token_file,
 )
 from yarn_accel.client import token_file
@@ -200,23 +200,33 @@ def test_a_kind_that_a_container_was_not_given_does_not_come_with_newer_tokens(p
 
 def test_a_token_is_found_by_its_address_and_by_the_name_of_a_uri(place):
     place.write_bytes(write_token_file(TokenFile({"10.0.0.1:8020": by_address()}, {"key": b"kept"})))
-    name_tokens(place, "nn.site:8020")
-    name_tokens(place, "nn.site:8020")
+    name_tokens(place, {"nn.site:8020": "10.0.0.1:8020"})
+    name_tokens(place, {"nn.site:8020": "10.0.0.1:8020"})
     found = read_token_file(place.read_bytes())
     assert {alias: each.service for alias, each in found.tokens.items()} == {
         "10.0.0.1:8020": "10.0.0.1:8020",
         "nn.site:8020": "nn.site:8020",
     }
     assert found.secrets == {"key": b"kept"}
-    newer = under_name({"10.0.0.1:8020": by_address(issued_ms=ISSUED_MS + 1)}, "nn.site:8020")
+    newer = under_names(
+        {"10.0.0.1:8020": by_address(issued_ms=ISSUED_MS + 1)}, {"nn.site:8020": "10.0.0.1:8020"}
+    )
     assert replace_tokens(place, TokenFile(newer))
     assert dict(read_token_file(place.read_bytes()).tokens) == newer
 
 
-@pytest.mark.parametrize("service", ["ha-hdfs:ns", ""])
-def test_a_name_service_needs_no_other_name(service):
-    tokens = {service: replace(by_address(), service=service or "10.0.0.1:8020")}
-    assert under_name(tokens, "ns:8020" if service else "") == tokens
+def test_each_of_several_tokens_has_the_names_of_its_own_service():
+    tokens = {
+        "10.0.0.1:8020": by_address(),
+        "ha-hdfs:ns": replace(by_address(), service="ha-hdfs:ns"),
+        "10.0.0.2:9000": replace(by_address(), service="10.0.0.2:9000"),
+        "rm": replace(by_address(), kind="RM_DELEGATION_TOKEN", service="10.0.0.3:8032"),
+    }
+    names = {"b:9000": "10.0.0.2:9000", "gone:8020": "10.0.0.9:8020", "rm:8032": "10.0.0.3:8032"}
+    assert under_names(tokens, names) == {
+        **tokens,
+        "b:9000": replace(by_address(), service="b:9000"),
+    }
 
 
 @pytest.mark.parametrize("issued_ms", [1_700_000_000_000, 1_699_999_999_999])
