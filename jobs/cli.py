@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from jobs.demo.cli import demo
+from jobs.embed.cli import embed
 from jobs.factorize.cli import factorize
 from jobs.images.cli import images
 from jobs.lu_blocks.cli import lu_blocks
@@ -28,5 +29,6 @@ def root(context: click.Context) -> None:
 
 root.add_command(factorize)
 root.add_command(images)
+root.add_command(embed)
 root.add_command(lu_blocks)
 root.add_command(demo)

@@ -138,7 +138,13 @@ def _factorize_map(options: argparse.Namespace, context: TaskContext) -> None:
 
 
 def _images_map(options: argparse.Namespace, context: TaskContext) -> None:
-    settings = ImagesOptions(batch_images=options.batch, bins=options.bins, is_strict=options.strict)
+    settings = ImagesOptions(
+        batch_images=options.batch,
+        bins=options.bins,
+        is_strict=options.strict,
+        model=options.model,
+        side_px=options.side_px,
+    )
     pairs = map_records(
         TypedBytesReader(context.stdin),
         _dispatch(options, context),
@@ -223,6 +229,8 @@ _OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "images-map": {
         "--bins": {"type": int, "choices": (59, 256), "default": 59},
         "--batch": {"type": int, "default": 256, "help": "images in one request"},
+        "--model": {"default": "", "help": "an ONNX model in the place of histograms"},
+        "--side-px": {"type": int, "default": 64, "help": "height and width of the images that it gets"},
     },
     "images-reduce": _CLUSTER_OPTIONS,
     "images-sample": {"--one-in": {"type": int, "default": 10}},

@@ -45,6 +45,8 @@ class ImagesJob:
         sample_one_in: with rounds: one in so many rows gives the start.
         tolerance: with rounds: stop when the centroids' squared shift is below this share of their squared
         length.
+        model: URI of an ONNX model whose output takes the place of histograms; empty: histograms.
+        side_px: height and width of the images that it gets.
     """
 
     k: int = 16
@@ -58,6 +60,8 @@ class ImagesJob:
     is_strict: bool = False
     is_fallback_allowed: bool = True
     patience_s: float = 60.0
+    model: str = ""
+    side_px: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +235,8 @@ class _Run:
 
     def _map_command(self) -> tuple[str, ...]:
         options = ("images-map", "--bins", str(self.job.bins), "--batch", str(self.job.batch_images))
-        return (*options, *(("--strict",) if self.job.is_strict else ()), *self._common_options())
+        model = ("--model", self.job.model, "--side-px", str(self.job.side_px)) if self.job.model else ()
+        return (*options, *model, *(("--strict",) if self.job.is_strict else ()), *self._common_options())
 
     def _reduce_command(self) -> tuple[str, ...]:
         return (

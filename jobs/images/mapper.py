@@ -1,5 +1,7 @@
 """The images mapper: encoded images in, a row of features for each out; the work is done by pipeline servers.
 
+The features are histograms of texture, or what an ONNX model gives for each image.
+
 Images are gathered into batches, so that one request carries many. A record that is no image, is damaged or
 too large costs itself only: it goes on as a rejection with its reason, and counters say how many there were
 (records_in = done + rejected). Standard library only, Python 3.8.
@@ -8,7 +10,7 @@ too large costs itself only: it goes on as a rejection with its reason, and coun
 import struct
 from collections import deque
 from dataclasses import dataclass
-from typing import Callable, Deque, Dict, Iterable, Iterator, List, Set, Tuple, Union
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Set, Tuple, Union
 
 from jobs.images.rows import doubled, one_field, pack_features, pack_reject
 from yarn_accel.client import Call, CurrentAttempt, Reply, Tensor, TensorSpec, TypedValue
@@ -29,6 +31,8 @@ class ImagesOptions:
         bins: 59 (uniform patterns) or 256.
         is_root: take the square root of every histogram value, so that K-means compares by Hellinger
         distance. is_strict: raise at the first bad record instead of passing it on as a rejection.
+        model: URI of an ONNX model that takes the place of histograms; its first output is ``(n, d)``.
+        side_px: height and width of the images that it gets.
     """
 
     batch_images: int = 256
@@ -36,6 +40,8 @@ class ImagesOptions:
     bins: int = 59
     is_root: bool = True
     is_strict: bool = False
+    model: str = ""
+    side_px: int = 64
 
 
 def map_records(
@@ -113,7 +119,7 @@ class _PendingBatches:
         if isinstance(answer, AccelError):
             raise answer
         rejected = {int(index): (code, message) for index, code, message in answer.info["rejected"]}
-        features = answer.tensors["features"]
+        features = answer.tensors["output_0" if self._options.model else "features"]
         n_row = features.spec.nbytes // max(1, len(keys))
         if features.spec.shape[:1] != (len(keys),) or features.spec.dtype != "<f4":
             raise RemoteProtocolError("features of {} for {} images".format(features.spec, len(keys)))
@@ -136,10 +142,15 @@ class _PendingBatches:
     def _call(self, number: int, keys: List[str], images: List[bytes]) -> Call:
         blob = b"".join(images)
         lengths = struct.pack("<{}q".format(len(images)), *(len(image) for image in images))
+        options = self._options
+        operation = "features"
+        params: Dict[str, Any] = {"bins": options.bins, "root": options.is_root}
+        if options.model:
+            operation, params = "infer", {"model": options.model, "image_size": [options.side_px] * 2}
         call = Call(
-            key=self._attempt.request_key(number, "features"),
-            operation="features",
-            params={"bins": self._options.bins, "root": self._options.is_root},
+            key=self._attempt.request_key(number, operation),
+            operation=operation,
+            params=params,
             inputs=(
                 Tensor(TensorSpec("|u1", (len(blob),)), blob),
                 Tensor(TensorSpec("<i8", (len(images),)), lengths),

@@ -41,6 +41,7 @@ from yarn_accel.client.operation_calls import (
     EigenDecomposition,
     Factors,
     ImageFeatures,
+    Inference,
     Inverse,
     MatrixProduct,
     PackedQR,
@@ -431,6 +432,18 @@ class Accelerator:
             options: ``seed``, ``max_iterations``, ``tolerance``, ``restarts`` among others.
         """
         return self._run(calls_of.kmeans(points, k, options))
+
+    def infer(self, model: Union[str, os.PathLike[str]], inputs: Any, **options: Any) -> Inference:
+        """The outputs of an ONNX model, which the server reads by itself.
+
+        Args:
+            model: the URI, or the path on this machine, of an ``.onnx`` file.
+            inputs: one array, a list of arrays in the order of the model's inputs, or a mapping by their
+                names; with ``image_size`` encoded images, as for `features`.
+            options: ``outputs``, ``batch``, ``image_size``, ``image_mean``, ``image_std``, ``output_bytes``
+                among others.
+        """
+        return self._run(calls_of.infer(model, inputs, options))
 
     def _run(self, prepared: calls_of.PreparedCall[calls_of.R]) -> calls_of.R:
         return prepared.result(self.call(prepared.call))

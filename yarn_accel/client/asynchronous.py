@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from typing import (
     Any,
     AsyncIterable,
@@ -30,6 +31,7 @@ from yarn_accel.client.operation_calls import (
     EigenDecomposition,
     Factors,
     ImageFeatures,
+    Inference,
     Inverse,
     MatrixProduct,
     ResidualCheck,
@@ -174,6 +176,10 @@ class AsyncAccelerator:
     async def kmeans(self, points: Any, k: int, **options: Any) -> Clusters:
         """See `Accelerator.kmeans`."""
         return await self._run(calls_of.kmeans(points, k, options))
+
+    async def infer(self, model: Union[str, os.PathLike[str]], inputs: Any, **options: Any) -> Inference:
+        """See `Accelerator.infer`."""
+        return await self._run(calls_of.infer(model, inputs, options))
 
     async def _run(self, prepared: calls_of.PreparedCall[calls_of.R]) -> calls_of.R:
         return prepared.result(await self.call(prepared.call))

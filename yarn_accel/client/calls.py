@@ -172,7 +172,7 @@ class Call:
             # `extend` keeps what came before a failure, so the length is the number of the bad one.
             inputs.extend(map(_as_input, given))
             if hasattr(self.output_uri, "__fspath__"):
-                object.__setattr__(self, "output_uri", _uri_of(self.output_uri))
+                object.__setattr__(self, "output_uri", uri_of(self.output_uri))
         except RejectedError as error:
             if not _is_own(error):
                 raise  # what an input's __array__ raises, or a signal handler
@@ -279,11 +279,12 @@ def _as_input(item: Any) -> Union[Tensor, Reference]:
     if isinstance(item, str):
         return Reference(item)
     if hasattr(item, "__fspath__"):
-        return Reference(_uri_of(item))
+        return Reference(uri_of(item))
     return Tensor(*_by_value(item))
 
 
-def _uri_of(path: Any) -> str:
+def uri_of(path: Any) -> str:
+    """The URI of a file of this machine by its path."""
     uri = file_uri(Path(path))
     if split_member(uri)[1]:
         raise RejectedError(

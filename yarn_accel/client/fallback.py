@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import math
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, TypeVar
 
 from yarn_accel import operations
 from yarn_accel.client.calls import Call, Reference, Reply, Tensor, inputs_of, request_of
@@ -26,6 +26,7 @@ from yarn_accel.formats import (
     name_plain_bytes,
 )
 from yarn_accel.formats.npz_writer import npz_parts
+from yarn_accel.operations.models import ModelSource, digest_of, model_facts, model_uris, resolved_params
 from yarn_accel.operations.operation import converted
 from yarn_accel.uris import normalised, shown, split_member
 from yarn_accel.wire import Request, TensorSpec, as_received
@@ -50,6 +51,7 @@ class LocalExecutor:
     def __init__(self, hdfs: Optional[WebHdfs] = None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self._files = TaskFiles(hdfs=hdfs)
         self._max_bytes = max_bytes
+        self._models: Dict[str, ModelSource] = {}
 
     def call(self, call: Call) -> Reply:
         """Compute one call.
@@ -66,6 +68,8 @@ class LocalExecutor:
         for uri in _uris(call):
             normalised(uri)
         read_s, (arrays, read_changes) = _timed(lambda: _with_libraries(lambda: self._arrays(call)))
+        if call.operation in operations.WITH_MODELS:
+            params = self._with_models(call.operation, params)
         try:
             specs = operation.computed_specs([_spec(array) for array in arrays], params)
             operation.check(specs, params)
@@ -101,6 +105,20 @@ class LocalExecutor:
                 array.flags.writeable = False
                 arrays.append(array)
         return arrays, read_changes
+
+    def _with_models(self, operation: str, params: Mapping[str, Any]) -> Dict[str, Any]:
+        """The parameters with the models that they name, each read once."""
+        found = {}
+        for uri in model_uris(operation, params):
+            normalised(uri)
+            if uri not in self._models:
+                self._models.clear()
+                files = {"": self._read(uri)}
+                for name in model_facts(files[""], shown(uri)).external_files:
+                    files[name] = self._read("{}/{}".format(uri.rpartition("/")[0], name))
+                self._models[uri] = ModelSource(uri, digest_of(files), files)
+            found[uri] = self._models[uri]._asdict()
+        return resolved_params(operation, params, found)
 
     def _outputs(self, call: Call, arrays: Dict[str, np.ndarray[Any, Any]]) -> Dict[str, Tensor]:
         if not call.output_uri:

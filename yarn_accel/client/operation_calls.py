@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Generic, List, Mapping, NamedTuple, Sequence, Tuple, TypeVar, Union
 
-from yarn_accel.client.calls import Call, Reference, Reply, Tensor
+from yarn_accel.client.calls import Call, Reference, Reply, Tensor, uri_of
 from yarn_accel.errors import RejectedError
 from yarn_accel.wire import TensorSpec
 
@@ -240,12 +240,7 @@ class ImageFeatures(NamedTuple):
     @classmethod
     def of(cls, reply: Reply, output: str = "") -> ImageFeatures:
         """The result that a reply to ``features``, ``lbp`` or ``colour`` holds."""
-        rejected: Dict[int, RejectedError] = {}
-        for index, code, message in reply.info.get("rejected", ()):
-            error = rejected[int(index)] = RejectedError(code, message)
-            error.item = int(index)
-            error.place = "image {}".format(index)
-        return cls(_array(reply, "features"), rejected, output, reply)
+        return cls(_array(reply, "features"), _rejected(reply), output, reply)
 
 
 class Clusters(NamedTuple):
@@ -279,6 +274,28 @@ class Clusters(NamedTuple):
         )
 
 
+class Inference(NamedTuple):
+    """The outputs of a model.
+
+    Attributes:
+        outputs: by the model's own names, or by those that were asked for; of images a row of zeros for each
+            rejected one.
+        rejected: of images, by the number of the image, counted from 0, why it has no row.
+    """
+
+    outputs: Mapping[str, Any]
+    rejected: Mapping[int, RejectedError]
+    output: str
+    reply: Reply
+
+    @classmethod
+    def of(cls, reply: Reply, output: str = "") -> Inference:
+        """The result that a reply to ``infer`` holds."""
+        names = reply.info["outputs"]
+        outputs = {name: _array(reply, "output_{}".format(at)) for at, name in enumerate(names)}
+        return cls(outputs, _rejected(reply), output, reply)
+
+
 Factorization = Union[LU, SeparateLU, QR, PackedQR, CholeskyFactor]
 Factors = Union[Factorization, SVD, EigenDecomposition]
 _FACTORS: Mapping[type, Tuple[str, str, Tuple[str, ...]]] = {
@@ -293,6 +310,9 @@ _FACTORS: Mapping[type, Tuple[str, str, Tuple[str, ...]]] = {
 
 
 # Calls
+
+_OF_ONE_ARRAY = (bool, int, float, complex, list, tuple)
+"""A list of these is one array; a list of arrays is several inputs."""
 
 
 @dataclass(frozen=True)
@@ -379,8 +399,26 @@ def residual(a: Any, factors: Factors, options: Options) -> PreparedCall[Residua
 
 def features(images: Union[str, Reference, Sequence[bytes]], options: Options) -> PreparedCall[ImageFeatures]:
     """A row of features for each image."""
+    return _prepare(ImageFeatures.of, "features", _images(images), options)
+
+
+def infer(model: Union[str, os.PathLike[str]], inputs: Any, options: Options) -> PreparedCall[Inference]:
+    """The outputs of a model: of arrays by the names of its inputs or in their order, or of images."""
+    options = {**options, "model": model if isinstance(model, str) else uri_of(model)}
+    if options.get("image_size") is not None:
+        return _prepare(Inference.of, "infer", _images(inputs), options)
+    if isinstance(inputs, Mapping):
+        options["inputs"] = list(inputs)
+        inputs = list(inputs.values())
+    elif not isinstance(inputs, (list, tuple)) or not inputs or isinstance(inputs[0], _OF_ONE_ARRAY):
+        inputs = [inputs]
+    return _prepare(Inference.of, "infer", inputs, options)
+
+
+def _images(images: Union[str, Reference, Sequence[bytes]]) -> Sequence[Any]:
+    """Encoded images as the two inputs of a call, or the file that has them as the one."""
     if isinstance(images, (str, os.PathLike, Reference)):
-        return _prepare(ImageFeatures.of, "features", (images,), options)
+        return (images,)
     images = list(images)
     try:
         blob = b"".join(images)
@@ -388,11 +426,10 @@ def features(images: Union[str, Reference, Sequence[bytes]], options: Options) -
         cure = "pass a list of the bytes of each image, or the URI of an .npz"
         raise RejectedError("wrong-dtype", "images: not the bytes of each", cure=cure) from None
     lengths = struct.pack("<{}q".format(len(images)), *(len(image) for image in images))
-    inputs = (
+    return (
         Tensor(TensorSpec("|u1", (len(blob),)), blob),
         Tensor(TensorSpec("<i8", (len(images),)), lengths),
     )
-    return _prepare(ImageFeatures.of, "features", inputs, options)
 
 
 def kmeans(points: Any, k: int, options: Options) -> PreparedCall[Clusters]:
@@ -427,6 +464,16 @@ def _factor_inputs(factors: Factors) -> Tuple[str, str, List[Any]]:
 def _shape(array: Any) -> Tuple[int, ...]:
     shape: Tuple[int, ...] = array.spec.shape if hasattr(array, "spec") else array.shape
     return shape
+
+
+def _rejected(reply: Reply) -> Dict[int, RejectedError]:
+    """Of a reply for images, the error of each bad one by its number."""
+    rejected: Dict[int, RejectedError] = {}
+    for index, code, message in reply.info.get("rejected", ()):
+        error = rejected[int(index)] = RejectedError(code, message)
+        error.item = int(index)
+        error.place = "image {}".format(index)
+    return rejected
 
 
 def _array(reply: Reply, name: str) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from yarn_accel.errors import ConfigError, RejectedError
-from yarn_accel.operations import checks, counts, matrices
+from yarn_accel.operations import checks, counts, matrices, models
 from yarn_accel.operations.operation import Operation, Params, late
 from yarn_accel.wire import TensorSpec
 
@@ -166,6 +166,12 @@ _table: Dict[str, Operation] = {
             *(checks.neighbours, counts.knn_flops, counts.knn_output),
             on_gpu="cuda_distances",
             computed=checks.floating_points,
+        ),
+        Operation(
+            *("infer", "the outputs of an ONNX model", None, models.check_infer, late("inference.infer")),
+            *(counts.none, counts.moved, models.output_bytes),
+            forms={"cpu": "inference.infer", "cuda": "inference.infer_on_gpu"},
+            batch={"cpu": "inference.infer_batch", "cuda": "inference.infer_batch_on_gpu"},
         ),
     )
 }

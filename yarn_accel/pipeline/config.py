@@ -98,6 +98,19 @@ class PipelineConfig(BaseModel):
     )
     reply_cache_bytes: int = Field(8 * _MIB, ge=0, description="memory for recent replies")
     reply_cache_age_s: float = Field(600.0, ge=0, description="how long they are kept")
+    # Models
+    max_model_bytes: int = Field(
+        512 * _MIB, ge=1024, description="largest model of `infer`, with the files beside it"
+    )
+    model_cache_bytes: int = Field(
+        512 * _MIB, ge=0, description="memory for models that may be asked for again; at least one is kept"
+    )
+    model_memory_bytes: int = Field(
+        1024 * _MIB, ge=_MIB, description="what a worker may take more while it loads or runs a model"
+    )
+    model_time_s: float = Field(
+        10.0, gt=0, description="longest run of a model, at most a quarter of hang_min_s"
+    )
     # Workers
     workers: int = Field(0, ge=0, le=256, description="CPU worker processes; 0: one per core group")
     cores_per_worker: int = Field(1, ge=1, le=256, description="cores (and BLAS threads) of a CPU worker")

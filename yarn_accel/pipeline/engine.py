@@ -20,9 +20,11 @@ from yarn_accel.core.requests import events as event
 from yarn_accel.core.requests.machine import RequestMachine
 from yarn_accel.core.requests.records import Failure, Grant, SharedInputs, WorkState
 from yarn_accel.errors import AccelError, RejectedError
+from yarn_accel.operations.models import WITH_MODELS
 from yarn_accel.operations.registry import OPERATIONS
 from yarn_accel.operations.registry import get as find_operation
 from yarn_accel.pipeline.config import machine_settings
+from yarn_accel.pipeline.models import RETRY_S, Models
 from yarn_accel.pipeline.plans import Plans, Work, digest_of, failure_of
 from yarn_accel.pipeline.storage import outputs_of
 from yarn_accel.pipeline.workers.protocol import Area, Job
@@ -113,6 +115,7 @@ class RequestEngine:
 
     Attributes:
         machine: decides, and owns the requests.
+        models: the models of requests.
         sessions: the open connections.
         session_handlers: by type of message, what is done about it.
         on_drained: called when a drain is over.
@@ -169,6 +172,7 @@ class RequestEngine:
             lambda: self.device_kinds,
             lambda: self.rest_kinds,
         )
+        self.models = Models(config, storage, self._normalised, self._users_root)
         self._answers: dict[int, _Answer] = {}
         self._events: collections.deque[event.Event] = collections.deque()
         self._is_feeding = False
@@ -281,6 +285,12 @@ class RequestEngine:
         # Only names we know: a client must not be able to make the table of counters grow.
         self._counters.requested(operation if operation in OPERATIONS else "unknown", session.tenant)
         try:
+            if operation in WITH_MODELS:
+                resolved = self.models.resolved(session, request)
+                if resolved is None:
+                    self._postpone(session, request)
+                    return
+                request = resolved
             plan = session.plan
             if plan is None or not plan.fits(request):
                 plan = session.plan = self._plans.plan(request)
@@ -355,6 +365,13 @@ class RequestEngine:
             logger.error("a request could not be taken", exc_info=error)
         session.unanswered.discard(request.id)
         self._say_failure(session, request.id, failure_of(error), request)
+        session.skip()
+
+    def _postpone(self, session: Session, request: Request) -> None:
+        """Have a client ask again soon: the model of its request is being read."""
+        session.unanswered.discard(request.id)
+        self._counters.add("busy", 1, session.tenant)
+        session.send(Busy(request.id, RETRY_S, "its model is being read"))
         session.skip()
 
     def _arrived(self, session: Session, _: PayloadComplete) -> None:

@@ -220,6 +220,7 @@ class PipelineServer:
         self._use.close()
         self._cores.close()
         self._buffers.close()
+        self._engine.models.close()
         if self._trace is not None:
             self._trace.close()
         self.loop.close()

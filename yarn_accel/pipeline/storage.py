@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: One may read a large model, while another one looks whether others may still be read.
+_MODEL_THREADS = 2
 _Then = Callable[[Any, float], None]
 _Task = tuple[Callable[[], Any], _Then]
 
@@ -69,7 +71,12 @@ class Storage:
     def __init__(self, config: PipelineConfig, store: Store, loop: EventLoop, n_logins: int = 0) -> None:
         self._store = store
         self._loop = loop
-        self._n_threads = {"read": config.read_threads, "write": config.write_threads, "login": n_logins}
+        self._n_threads = {
+            "read": config.read_threads,
+            "write": config.write_threads,
+            "login": n_logins,
+            "model": _MODEL_THREADS,
+        }
         self._tasks: dict[str, queue.SimpleQueue[_Task | None]] = {
             kind: queue.SimpleQueue() for kind in self._n_threads
         }
@@ -105,6 +112,10 @@ class Storage:
     def read(self, work: Work, view: memoryview, then: _Then) -> None:
         """Read the referenced inputs of a request into `view`; `then` gets an `InputsTaken` or an error."""
         self._tasks["read"].put((partial(self._read, work, view), then))
+
+    def look_at_model(self, look: Callable[[Store], Any], then: _Then, store: Store | None = None) -> None:
+        """Look at a model, apart from what requests read; `then` gets what `look` returns, or an error."""
+        self._tasks["model"].put((partial(look, store or self._store), then))
 
     def write(self, uri: str, outputs: dict[str, Array], then: _Then, store: Store | None = None) -> None:
         """Write arrays to a file; `then` gets its `Stamp` or an error."""
