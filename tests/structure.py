@@ -179,9 +179,6 @@ def defaults_written_twice() -> dict[str, list[str]]:
 
 
 TESTED_ALONE: dict[str, str] = {
-    "torque_sched/batch/openpbs/parse.py:parse_openpbs_nodes": "reads OpenPBS; no command does yet",
-    "torque_sched/batch/openpbs/parse.py:parse_openpbs_jobs": "reads OpenPBS; no command does yet",
-    "torque_sched/batch/openpbs/parse.py:qrun_arguments": "orders of OpenPBS; no command does yet",
     "yarn_accel/pipeline/trace.py:Trace.n_dropped": "not yet judged",
     "yarn_accel/testbed/cluster.py:Cluster.node_conf_dir": "not yet judged",
 }

@@ -1,23 +1,34 @@
-"""The batch system as the settings say: Torque by its batch protocol, by its commands, or by what works."""
+"""The batch system as the settings say, or as ``qstat --version`` answers.
+
+OpenPBS is asked by its commands; Torque by its batch protocol, by its commands, or by what works.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
+import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from torque_sched.adapters.commands import Commands
 from torque_sched.batch.cluster_clock import ClusterClock
+from torque_sched.batch.openpbs import pbs as openpbs
+from torque_sched.batch.openpbs.pbs import OpenPbs
 from torque_sched.batch.system import BatchSystem, Look
 from torque_sched.batch.torque.batch_client import DEFAULT_PORT, TRQAUTHD_SOCKET, BatchClient, ServerPlace
 from torque_sched.batch.torque.native import NativePbs
-from torque_sched.batch.torque.pbs import Pbs, read_snapshot
+from torque_sched.batch.torque.pbs import Pbs, QueriedServer, read_snapshot
 from torque_sched.batch.torque.transport import ChosenTransport, Transport
 from torque_sched.model.snapshot import Snapshot
+
+Dialect = Literal["torque", "openpbs"]
+_PROBE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,9 @@ class ServerSettings:
         commands: the folder of Torque's commands; empty: they are on PATH.
         query_timeout_s: for each question.
         order_timeout_s: for each order.
+        batch_system: whose commands they are; ``auto``: as ``qstat --version`` says.
+        partition: of OpenPBS, whose queues and vnodes are ours; empty: those of none.
+        heed_scheduling: whether nothing starts while the server's ``scheduling`` is False.
     """
 
     home: Path
@@ -39,13 +53,41 @@ class ServerSettings:
     commands: str
     query_timeout_s: float
     order_timeout_s: float
+    batch_system: Literal["auto", "torque", "openpbs"] = "auto"
+    partition: str = ""
+    heed_scheduling: bool = True
 
     def new_commands(self) -> Commands:
-        """Runs Torque's commands."""
+        """Runs the batch system's commands."""
         return Commands(command_environment(self.commands))
 
+    def dialect(self) -> Dialect:
+        """Which of Torque and OpenPBS answers; where none does, Torque, whose commands say what lacks."""
+        if self.batch_system != "auto":
+            return self.batch_system
+        return "openpbs" if "pbs_version" in version_text(self.commands) else "torque"
 
-def torque_server(settings: ServerSettings, commands: Commands, clock: Callable[[], float]) -> BatchSystem:
+
+def version_text(commands: str) -> str:
+    """What ``qstat --version`` prints; empty: it is not there, or does not end.
+
+    OpenPBS prints ``pbs_version = 23.06.06``, Torque ``Version: 6.1.3``. It asks no server.
+    """
+    env = command_environment(commands)
+    found = shutil.which("qstat", path=env.get("PATH"))
+    if found is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [found, "--version"], env=env, capture_output=True, timeout=_PROBE_S, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return (done.stdout + done.stderr).decode("utf-8", "replace")
+
+
+def new_server(settings: ServerSettings, commands: Commands, clock: Callable[[], float]) -> BatchSystem:
     """The server that a daemon looks at and gives orders to.
 
     Args:
@@ -54,7 +96,7 @@ def torque_server(settings: ServerSettings, commands: Commands, clock: Callable[
         clock: as `QueriedServer` has it.
     """
     by_commands = server_by_commands(settings, commands, clock)
-    if settings.transport == "commands":
+    if settings.transport == "commands" or isinstance(by_commands, OpenPbs):
         return by_commands
     native = server_by_protocol(settings, by_commands, clock)
     return ChosenTransport(native, by_commands, settings.transport)
@@ -65,8 +107,14 @@ def server_by_commands(
     commands: Commands,
     clock: Callable[[], float],
     note: Callable[[str], None] | None = None,
-) -> Pbs:
-    """The server by its commands; as for :func:`torque_server`, ``note`` as `QueriedServer` has it."""
+) -> QueriedServer:
+    """The server by its commands; as for :func:`new_server`, ``note`` as `QueriedServer` has it."""
+    if settings.dialect() == "openpbs":
+        return OpenPbs(
+            commands, clock,
+            query_timeout_s=settings.query_timeout_s, order_timeout_s=settings.order_timeout_s, note=note,
+            partition=settings.partition, heed_scheduling=settings.heed_scheduling,
+        )  # fmt: skip
     return Pbs(
         commands, clock,
         query_timeout_s=settings.query_timeout_s, order_timeout_s=settings.order_timeout_s, note=note,
@@ -76,7 +124,7 @@ def server_by_commands(
 def server_by_protocol(
     settings: ServerSettings, by_commands: BatchSystem, clock: Callable[[], float]
 ) -> NativePbs:
-    """The server by its batch protocol; arguments as for :func:`torque_server`."""
+    """A Torque server by its batch protocol; arguments as for :func:`new_server`."""
     return NativePbs(
         BatchClient(_place(settings)), by_commands, clock,
         query_timeout_s=settings.query_timeout_s, order_timeout_s=settings.order_timeout_s,
@@ -108,15 +156,18 @@ def snapshot_in(outputs: Mapping[str, bytes], now_s: float, silent_s: float = 0.
     Raises:
         SnapshotError: an output is unusable, or does not list the jobs that the server counts.
     """
+    if openpbs.is_look(outputs):
+        return openpbs.read_snapshot(outputs, now_s, silent_s)[0]
     return read_snapshot(outputs, now_s, silent_s=silent_s)[0]
 
 
 def command_environment(commands: str) -> dict[str, str]:
-    """The environment of Torque's commands: ``commands`` first on PATH, plain C words and numbers."""
+    """The commands' environment: ``commands`` first on PATH, plain C words and numbers, times of UTC."""
     env = dict(os.environ)
     if commands:
         env["PATH"] = f"{commands}{os.pathsep}{env.get('PATH', '')}"
-    env["LC_ALL"] = "C"
+    # OpenPBS prints times of the client's zone without naming it; Torque's are of the server, or of none.
+    env["LC_ALL"], env["TZ"] = "C", "UTC"
     return env
 
 

@@ -120,6 +120,11 @@ class BatchSystem(ABC):
         """Whether nothing is gained by orders given together, nor by one comment for many jobs."""
         return False
 
+    @property
+    def joins_equal_starts(self) -> bool:
+        """Whether starts on the same nodes that are given at the same time become one order."""
+        return False
+
     @abstractmethod
     async def look(self) -> Look:
         """One complete look at the cluster.

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.home import check_folder, holder_of
 from torque_sched.batch.connect import (
     command_environment,
@@ -390,10 +389,5 @@ def _is_here(host: str) -> bool:
 
 
 def is_openpbs(config: Config) -> bool:
-    """OpenPBS answers ``qstat --version`` with ``pbs_version = ...``, Torque with ``Version: ...``."""
-    try:
-        commands = Commands(command_environment(config.commands))
-        done = asyncio.run(commands.run(("qstat", "--version"), 5.0))
-    except TorqueSchedError:
-        return False
-    return b"pbs_version" in done.stdout + done.stderr
+    """Whether OpenPBS's commands are on PATH, or the settings say so."""
+    return config.server(Path()).dialect() == "openpbs"

@@ -357,7 +357,15 @@ class Config(BaseModel):
 
     model_config = _FROZEN
 
-    commands: str = _key("", "folder of Torque's commands; empty: they are on PATH")
+    commands: str = _key("", "folder of the batch system's commands; empty: they are on PATH")
+    batch_system: Literal["auto", "torque", "openpbs"] = _key(
+        "auto", "whose commands they are; auto: as qstat --version says"
+    )
+    partition: str = _key("", "OpenPBS: whose queues and vnodes are ours; empty: those of no other")
+    heed_scheduling: bool = _key(
+        True, "start nothing while the server's scheduling is False; false, at OpenPBS: do start, beside a "
+        "native scheduler that is paused so",
+    )  # fmt: skip
     transport: Transport = _key("auto", "how Torque is asked: native (its batch protocol), commands, or auto")
     trqauthd_socket: str = _key("", "empty: trqauthd-unix in the PBS home where it is, else in /tmp")
     addresses: tuple[str, ...] = _key((), "addresses to listen on; none: those of the server's host name")
@@ -502,6 +510,7 @@ class Config(BaseModel):
         return ServerSettings(
             home, self.transport, self.trqauthd_socket, self.commands,
             self.query_timeout_s, self.order_timeout_s,
+            self.batch_system, self.partition, self.heed_scheduling,
         )  # fmt: skip
 
     def cycle_limits(self) -> CycleLimits:

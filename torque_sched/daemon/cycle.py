@@ -56,6 +56,10 @@ class CycleLimits:
             )
 
 
+_STARTS_TO_JOIN = 64
+"""Starts given at the same time to a system that makes one order of those that are equal."""
+
+
 @dataclass(slots=True)
 class CycleReport:
     """What one cycle did; times in seconds since the epoch or of duration, as their names say."""
@@ -282,6 +286,8 @@ class SchedulingCycle:
                 await self._start(start, report, snapshot)
 
         n_at_once = 1 if self._one_at_a_time() else self._limits.starts_at_once
+        if self._system.joins_equal_starts:
+            n_at_once = _STARTS_TO_JOIN
         await asyncio.gather(*(work() for _ in range(n_at_once)))
 
     async def _start(self, start: Start, report: CycleReport, snapshot: Snapshot) -> None:

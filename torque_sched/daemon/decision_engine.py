@@ -96,7 +96,14 @@ class DecisionEngine:
             group_usage=usage[GROUP],
             account_usage=usage[ACCOUNT],
             gpu_weight=self.history.used.gpu_weight,
-            reservations=(*self._reservations(snapshot), *self.history.reservations(snapshot.now_s)),
+            reservations=(
+                *self._reservations(snapshot),
+                *self.history.reservations(snapshot.now_s),
+                *(
+                    Reservation(each.name, each.nodes, each.start_s, each.end_s, each.users)
+                    for each in snapshot.reservations
+                ),
+            ),
             dedicated=self._dedicated,
             last_node=self._remembered.last_node,
             kept=self._remembered.kept,

@@ -28,6 +28,8 @@ _STARTED = frozenset({JobState.SUSPENDED, JobState.EXITING, JobState.COMPLETED})
 _PUT_BACK = frozenset({JobState.HELD, JobState.WAITING})
 _MOM_FAILED = range(-9, 0)
 """Exit statuses that say the mom could not start the job (-10 and below: it broke a limit)."""
+_OFTEN_STARTED = 3
+"""A job whose start fails is left alone itself from this start on."""
 
 # What a refusal says: the job is left alone, these nodes are left alone for this job, or nobody is to blame.
 _BLAMES_JOB = frozenset(
@@ -189,7 +191,7 @@ class PendingOrders:
         if job.state in _STARTED or (job.state is JobState.RUNNING and job.progress is StartProgress.BEGUN):
             del self._asked[start.job]
             if job.exit_status is not None and job.exit_status in _MOM_FAILED:
-                return self._fell_back(start, now_s, f"its mom ended it with status {job.exit_status}")
+                return self._fell_back(start, now_s, f"its mom ended it with status {job.exit_status}", job)
             return self._worked(start)
         # A clock that was put back must not keep a start on its way for hours.
         if job.state is JobState.RUNNING or abs(now_s - start.asked_s) < self._rules.settle_s:
@@ -200,7 +202,7 @@ class PendingOrders:
             return []
         if job.array is not None and job.progress is StartProgress.LEFT:
             return self._left(job, now_s)
-        return self._fell_back(start, now_s, "its mom did not start it")
+        return self._fell_back(start, now_s, "its mom did not start it", job)
 
     def _left(self, job: Job, now_s: float) -> list[Finding]:
         """The array had as many members running as it may, which ``qrun -a`` does not tell."""
@@ -218,12 +220,15 @@ class PendingOrders:
             self._pairs.worked((start.job, share.node))
         return [Finding("start-confirmed", start.job, "runs")]
 
-    def _fell_back(self, start: PendingStart, now_s: float, why: str) -> list[Finding]:
+    def _fell_back(self, start: PendingStart, now_s: float, why: str, job: Job) -> list[Finding]:
         nodes = "+".join(share.node for share in start.allocation)
         text = f"{why} ({nodes})"
         self._failure_texts[start.job] = text
         for share in start.allocation:
             self._pairs.failed((start.job, share.node), now_s, why)
+        if job.start_count >= _OFTEN_STARTED:
+            # On whatever node: OpenPBS holds a job after more than 20 starts that failed.
+            self._jobs.failed(start.job, now_s, why)
         findings = [Finding("start-failed", start.job, text)]
         # The first node is the mother superior, which starts the job; of the others nothing is known.
         return findings + self._suspect(start.allocation[0].node, start.job, now_s, why)

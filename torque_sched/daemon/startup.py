@@ -17,7 +17,7 @@ from torque_sched.adapters.log_file import Event, LogFile, LogHandler, dialect_o
 from torque_sched.adapters.metrics import Figures, serve_figures
 from torque_sched.adapters.state_file import read_plain
 from torque_sched.batch.cluster_clock import ClusterClock
-from torque_sched.batch.connect import server_by_commands, server_host, torque_server
+from torque_sched.batch.connect import new_server, server_by_commands, server_host
 from torque_sched.batch.cycle_lock import CycleLock
 from torque_sched.batch.system import BatchSystem
 from torque_sched.batch.torque.event_port import (
@@ -329,7 +329,7 @@ async def _serve(
     stop_metrics: Callable[[], None] | None = None
     to_server, clock = config.server(options.home), ClusterClock()
     commands = to_server.new_commands()
-    server = torque_server(to_server, commands, clock)
+    server = new_server(to_server, commands, clock)
     try:
         if config.metrics.port:
             stop_metrics = serve_figures(figures, config.metrics.address, config.metrics.port)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 
 from torque_sched.decide.context import Context, Window
-from torque_sched.decide.needs import demand_of_memory
+from torque_sched.decide.needs import demand_of_memory, memory_of_share
 from torque_sched.decide.rules import QueueRules, Throttling
 from torque_sched.decide.throttling import Throttle, not_permitted
 from torque_sched.model.cluster import Dependency, Job, JobId, Node, Queue, QueueName, Server
@@ -127,7 +127,7 @@ def demand(job: Job, resource: str) -> float:
     """
     request = job.request
     if resource in {"mem", "pmem"}:
-        return demand_of_memory(request, request.n_procs)[0]
+        return memory_of_share(request, request.n_procs)[0]
     if resource in {"vmem", "pvmem"}:
         return demand_of_memory(request, request.n_procs)[1]
     if resource == "ncpus":
@@ -136,9 +136,10 @@ def demand(job: Job, resource: str) -> float:
         return request.n_procs
     if resource == "nodect":
         return request.n_pieces or 1
-    if resource in {"gpus", "gpu"}:
+    if resource in {"gpus", "gpu", "ngpus"}:
         return request.n_gpus
-    return sum(entry.count for entry in request.gres if entry.name == resource)
+    of_pieces = sum(p.count * n for p in request.pieces for name, n in p.others if name == resource)
+    return of_pieces or sum(entry.count for entry in request.gres if entry.name == resource)
 
 
 def _as_asked(job: Job, name: str) -> str:
@@ -213,6 +214,56 @@ def _tokens_left(server: Server, running: Iterable[Job]) -> dict[str, float]:
     return left
 
 
+class RunLimits:
+    """Counts what runs against the server's and the queues' own limits for users, groups, projects and all.
+
+    Who is named in a limit of a kind has that one, everybody else the one without a name.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        sources: list[tuple[QueueName | None, Server | Queue]] = [(None, snapshot.server)]
+        sources += [(queue.name, queue) for queue in snapshot.queues]
+        #: By queue (None: the server), kind and resource: the most by name.
+        self._limits: dict[QueueName | None, dict[tuple[str, str], dict[str, float]]] = {}
+        for queue, source in sources:
+            for limit in source.run_limits:
+                by_kind = self._limits.setdefault(queue, {})
+                by_kind.setdefault((limit.kind, limit.resource), {})[limit.name] = limit.most
+        self._used: Counter[tuple[QueueName | None, str, str, str]] = Counter()
+
+    def _bounds(self, job: Job) -> Iterator[tuple[QueueName | None, str, str, str, dict[str, float]]]:
+        names = {"user": job.user, "group": job.group, "project": job.project, "": ""}
+        for queue in (None, job.queue):
+            for (kind, resource), by_name in self._limits.get(queue, {}).items():
+                yield queue, kind, names[kind], resource, by_name
+
+    def count(self, job: Job) -> None:
+        """The job counts as running from now on."""
+        for queue, kind, name, resource, _ in self._bounds(job) if self._limits else ():
+            self._used[queue, kind, name, resource] += _of(job, resource)
+
+    def exceeded(self, job: Job) -> Hold | None:
+        """The first limit that the job would exceed."""
+        for queue, kind, name, resource, by_name in self._bounds(job) if self._limits else ():
+            most = by_name.get(name, by_name.get(""))
+            used, wanted = self._used[queue, kind, name, resource], _of(job, resource)
+            if most is None or not wanted or used + wanted <= most:
+                continue
+            place = "" if queue is None else f" in queue {queue}"
+            details = {
+                "whose": (f"{kind} {name}" if kind else "all jobs") + place,
+                "limit": f"{most:.0f} {resource or 'jobs'}",
+                "used": f"{used:.0f}",
+                "wanted": f"{wanted:.0f}",
+            }
+            return Hold(job.id, Reason.HARD_LIMIT, details)
+        return None
+
+
+def _of(job: Job, resource: str) -> int:
+    return math.ceil(demand(job, resource)) if resource else 1
+
+
 _NO_THROTTLING = Throttling()
 
 
@@ -242,6 +293,7 @@ class Limits:
         running = [*snapshot.running, *starting]
         self._pools = self._open_pools(snapshot, running, max_is_total)
         self._tokens = _tokens_left(snapshot.server, running)
+        self._run_limits = RunLimits(snapshot)
         self._throttling = throttling
         self._throttle = Throttle(throttling, snapshot.now_s, running)
         self._may_run = may_run
@@ -272,6 +324,7 @@ class Limits:
             self._running[queue, "", ""] += 1
             self._running[queue, "user", job.user] += 1
             self._running[queue, "group", job.group] += 1
+        self._run_limits.count(job)
         if job.array is not None:
             self._members[job.array] += 1
 
@@ -342,7 +395,7 @@ class Limits:
             reason = self._check_counts(queue, job.queue, job, _QUEUE_REASONS)
         if reason is not None:
             return Hold(job.id, reason)
-        return self._check_pools(job) or self._throttle.hard(job)
+        return self._run_limits.exceeded(job) or self._check_pools(job) or self._throttle.hard(job)
 
     def _check_counts(
         self,

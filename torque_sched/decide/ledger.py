@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 
 from torque_sched.decide.context import Context, Load, Measured, Reservation, measured_by_node
-from torque_sched.decide.needs import ResourceChunk, Shape, demand_of_memory
+from torque_sched.decide.needs import ResourceChunk, Shape, memory_of_share
 from torque_sched.decide.node_ledger import Held, NodeLedger, Refusal
 from torque_sched.decide.rules import GpuRules, MemoryRules, NodeRules, Rates
 from torque_sched.model.cluster import GpuDevice, Job, JobId, Node, NodeName
 from torque_sched.model.decisions import NodeShare
-from torque_sched.model.request import AccessPolicy
+from torque_sched.model.request import AccessPolicy, Request
 from torque_sched.model.snapshot import Snapshot
 from torque_sched.model.states import JobState, NodeState
 
@@ -285,27 +285,37 @@ def _occupy_by_jobs(
             if name not in listed:
                 continue
             known = ledger.by_name[name]
-            if job.id not in listed[name]:
+            is_listed = job.id in listed[name]
+            if not is_listed:
                 if job.state is JobState.EXITING:
                     continue
                 counts = job.state is JobState.RUNNING or rules.keep_suspended_slots
                 known.occupy(slots if counts else 0, 0)
-            _book(ledger, known, job, slots)
+            _book(ledger, known, job, slots, is_listed)
     return gpus
 
 
-def _book(ledger: Ledger, entry: NodeLedger, job: Job, slots: int) -> None:
-    """Memory and company of a job on a node."""
+def _book(ledger: Ledger, entry: NodeLedger, job: Job, slots: int, is_listed: bool) -> None:
+    """Memory and company of a job on a node; what the node's own account has is not counted twice."""
     request = job.request
-    mem, vmem = demand_of_memory(request, slots)
-    entry.commit_memory(mem, vmem)
+    mem, vmem = memory_of_share(request, slots)
+    if not is_listed or entry.node.mem_assigned_bytes is None:
+        entry.commit_memory(mem, vmem)
+        entry.commit_others(_others_of_share(request, slots))
     entry.job_users.add(job.user)
-    if request.wants_empty_nodes:
+    if request.wants_empty_nodes or entry.node.is_exclusive:
         entry.is_closed = True
     elif request.access is AccessPolicy.SINGLE_USER:
         entry.single_user = job.user
     n_gpus = sum(1 for slot in job.allocated_gpus if slot.node == entry.name)
     ledger.held.setdefault(entry.name, []).append(Held(job, slots, n_gpus, mem, vmem))
+
+
+def _others_of_share(request: Request, slots: int) -> Iterator[tuple[str, int]]:
+    """The site's resources of a share of so many processors: of each piece its part, rounded up."""
+    for piece in request.pieces:
+        for name, amount in piece.others:
+            yield name, -(-amount * piece.count * slots // request.n_procs)
 
 
 def _open_gpus(entry: NodeLedger, used: Mapping[int, bool], rules: GpuRules) -> None:
@@ -438,10 +448,12 @@ def _occupy_share(ledger: Ledger, job: Job, share: NodeShare) -> None:
     # Where the node shows it already its slots are counted, but nobody said whose they are.
     is_listed = any(part.job == job.id for part in entry.node.jobs)
     entry.occupy(0 if is_listed else share.slots, share.gpus)
-    mem, vmem = demand_of_memory(job.request, share.slots)
-    entry.commit_memory(mem, vmem)
+    mem, vmem = memory_of_share(job.request, share.slots)
+    if not is_listed or entry.node.mem_assigned_bytes is None:
+        entry.commit_memory(mem, vmem)
+        entry.commit_others(_others_of_share(job.request, share.slots))
     entry.job_users.add(job.user)
-    if job.request.wants_empty_nodes:
+    if job.request.wants_empty_nodes or entry.node.is_exclusive:
         entry.is_closed = True
     elif job.request.access is AccessPolicy.SINGLE_USER:
         entry.single_user = job.user

@@ -28,6 +28,7 @@ class ResourceChunk:
         load: what one share is expected to use; None without any history.
         name: a node's name or a property, as in ``nodes=node3``.
         is_pmem, is_pvmem: ``mem_bytes``, ``vmem_bytes`` come from what was asked for each processor.
+        others: amounts of resources that the site counts on its nodes besides, by name.
     """
 
     slots: int = 1
@@ -41,6 +42,7 @@ class ResourceChunk:
     name: str | None = None
     is_pmem: bool = False
     is_pvmem: bool = False
+    others: tuple[tuple[str, int], ...] = ()
 
     @property
     def with_swap_bytes(self) -> int:
@@ -61,7 +63,19 @@ def joined(one: ResourceChunk, other: ResourceChunk) -> ResourceChunk:
         load=load,
         properties=one.properties | other.properties,
         name=one.name if one.name is not None else other.name,
+        others=_summed(one.others, other.others),
     )
+
+
+def _summed(
+    one: tuple[tuple[str, int], ...], other: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, int], ...]:
+    if not (one and other):
+        return one or other
+    sums = dict(one)
+    for name, amount in other:
+        sums[name] = sums.get(name, 0) + amount
+    return tuple(sorted(sums.items()))
 
 
 def times(piece: ResourceChunk, n: int, gpus: int | None = None) -> ResourceChunk:
@@ -76,6 +90,7 @@ def times(piece: ResourceChunk, n: int, gpus: int | None = None) -> ResourceChun
         vmem_bytes=piece.vmem_bytes * n,
         learned_bytes=piece.learned_bytes * n,
         load=load,
+        others=tuple((name, amount * n) for name, amount in piece.others),
     )
 
 
@@ -104,6 +119,7 @@ class Shape:
         procs: processors anywhere, 0 if pieces are asked for.
         gpus_anywhere: GPUs to go with `procs`.
         may_share: several pieces may lie on one node.
+        is_scattered, node_group: as `Request` has them.
         empty: only nodes without another job.
         user: set where who else is on the node matters.
     """
@@ -118,6 +134,8 @@ class Shape:
     empty: bool = False
     access: AccessPolicy | None = None
     user: str = ""
+    is_scattered: bool = False
+    node_group: str = ""
 
     @property
     def wants_gpus(self) -> bool:
@@ -138,7 +156,7 @@ def wanted(piece: ResourceChunk, shape: Shape) -> Wanted:
     """What a node is asked for."""
     return (
         piece.slots, piece.gpus, piece.mem_bytes, piece.vmem_bytes, piece.learned_bytes, shape.empty,
-        shape.access, shape.user, shape.fit.may_use_kept, shape.wants_gpus,
+        shape.access, shape.user, shape.fit.may_use_kept, shape.wants_gpus, piece.others,
     )  # fmt: skip
 
 
@@ -157,6 +175,17 @@ def demand_of_memory(request: Request, slots: int, piece_bytes: int = 0) -> tupl
         max(mem, (request.pmem_bytes or 0) * slots, piece_bytes),
         max(vmem, (request.pvmem_bytes or 0) * slots),
     )
+
+
+def memory_of_share(request: Request, slots: int) -> tuple[int, int]:
+    """As `demand_of_memory`, with a part of what the pieces themselves ask for.
+
+    >>> memory_of_share(Request(tasks=(Chunk(2, 4, mem_bytes=100),)), 4)
+    (100, 0)
+    """
+    of_pieces = sum(piece.count * piece.mem_bytes for piece in request.pieces)
+    part = -(-of_pieces * slots // request.n_procs) if of_pieces else 0
+    return demand_of_memory(request, slots, part)
 
 
 def _with_gpus(chunks: tuple[Chunk, ...], anywhere: int) -> list[tuple[Chunk, int, int]]:
@@ -207,6 +236,7 @@ def pieces_of(
                 chunk.name,
                 is_pmem,
                 is_pvmem,
+                chunk.others,
             )
         )
     if not request.pieces:
@@ -312,6 +342,8 @@ def _asked(request: Request) -> tuple[object, ...]:
         request.node_exclusive,
         request.access,
         request.opsys,
+        request.is_scattered,
+        request.node_group,
     )
 
 
@@ -327,6 +359,8 @@ def _shape(request: Request, pieces: tuple[ResourceChunk, ...], fit: Fit, user: 
         empty=request.wants_empty_nodes,
         access=request.access,
         user=user,
+        is_scattered=request.is_scattered,
+        node_group=request.node_group,
     )
 
 

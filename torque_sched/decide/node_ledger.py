@@ -31,6 +31,7 @@ class Refusal(enum.Enum):
     BAD_GPUS = "next GPU is in use by a stray or sick"
     KEPT_FOR_GPUS = "slots kept for its idle GPUs"
     NO_MEMORY = "too little memory free"
+    NO_RESOURCE = "too little free of a resource of the site"
     LEARNED_MEMORY = "less memory free than such jobs use"
     NOT_EMPTY = "not empty"
     TAKEN_ALONE = "taken by a job or user that wants it alone"
@@ -55,6 +56,7 @@ _REASONS = {
     Refusal.BAD_GPUS: Reason.NO_FREE_GPUS,
     Refusal.KEPT_FOR_GPUS: Reason.NO_FREE_SLOTS,
     Refusal.NO_MEMORY: Reason.NO_FREE_MEMORY,
+    Refusal.NO_RESOURCE: Reason.NOT_ENOUGH_NODES,
     Refusal.LEARNED_MEMORY: Reason.LEARNED_MEMORY,
     Refusal.NOT_EMPTY: Reason.NO_EMPTY_NODES,
     Refusal.TAKEN_ALONE: Reason.NO_FREE_SLOTS,
@@ -144,6 +146,7 @@ class NodeLedger:
         "n_jobs",
         "name",
         "node",
+        "others_free",
         "promised_s",
         "properties",
         "rates",
@@ -178,6 +181,10 @@ class NodeLedger:
         self.most_vmem_bytes = float((status and status.totmem_bytes) or INFINITE)
         #: Not yet asked for by jobs here.
         self.mem_free_bytes, self.vmem_free_bytes = self.most_mem_bytes, self.most_vmem_bytes
+        if node.mem_assigned_bytes is not None:
+            self.mem_free_bytes -= node.mem_assigned_bytes
+        #: Of resources that the site counts here besides.
+        self.others_free = {name: each.available - each.assigned for name, each in node.others.items()}
         #: Free with swap by the last report, less what was placed since.
         free_now = status.availmem_bytes if status is not None else None
         self.avail_bytes = INFINITE if free_now is None else float(free_now)
@@ -214,7 +221,12 @@ class NodeLedger:
             or piece.gpus > self.node.gpus
             or piece.mem_bytes > self.most_mem_bytes
             or piece.vmem_bytes > self.most_vmem_bytes
+            or (bool(piece.others) and not self._has_ever(piece))
         )
+
+    def _has_ever(self, piece: ResourceChunk) -> bool:
+        known = self.node.others
+        return all(name in known and amount <= known[name].available for name, amount in piece.others)
 
     def refusal(self, piece: ResourceChunk, shape: Shape) -> Refusal | None:
         """Why a matching piece does not fit now; None: it does. Time is not looked at."""
@@ -231,7 +243,7 @@ class NodeLedger:
                 return Refusal.BAD_GPUS
         elif self._keeps_slots(piece, shape):
             return Refusal.KEPT_FOR_GPUS
-        if piece.mem_bytes or piece.vmem_bytes or piece.learned_bytes:
+        if piece.mem_bytes or piece.vmem_bytes or piece.learned_bytes or piece.others:
             found = self._memory_refusal(piece)
             if found is not None:
                 return found
@@ -249,6 +261,8 @@ class NodeLedger:
             return Refusal.NO_MEMORY
         if piece.vmem_bytes and piece.vmem_bytes > min(self.vmem_free_bytes, self.avail_bytes):
             return Refusal.NO_MEMORY
+        if any(amount > self.others_free.get(name, 0) for name, amount in piece.others):
+            return Refusal.NO_RESOURCE
         return Refusal.LEARNED_MEMORY if piece.learned_bytes > max(0.0, self.avail_bytes) else None
 
     def _company_refusal(self, shape: Shape) -> Refusal | None:
@@ -309,17 +323,23 @@ class NodeLedger:
         self.mem_free_bytes -= mem_bytes
         self.vmem_free_bytes -= max(mem_bytes, vmem_bytes)
 
+    def commit_others(self, others: Iterable[tuple[str, int]]) -> None:
+        """A job here asked for this of the site's resources."""
+        for name, amount in others:
+            self.others_free[name] = self.others_free.get(name, 0) - amount
+
     def take(self, piece: ResourceChunk, shape: Shape, user: str, until_s: float) -> None:
         """The piece starts here now."""
         self.is_taken, self.ends = True, None
         load = self.expected(piece)
         self.occupy(piece.slots, piece.gpus)
         self.commit_memory(piece.mem_bytes, piece.vmem_bytes)
+        self.commit_others(piece.others)
         self.avail_bytes -= max(piece.with_swap_bytes, load.mem_bytes)
         self.add_load(load)
         self.loadave += piece.slots
         self.job_users.add(user)
-        if shape.empty:
+        if shape.empty or self.node.is_exclusive:
             self.is_closed = True
         elif shape.access is AccessPolicy.SINGLE_USER:
             self.single_user = user

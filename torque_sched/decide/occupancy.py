@@ -165,6 +165,7 @@ class Occupancy:
             slack_s=rule.slack_s,
             n_nodes=self.rows.n_nodes,
             steps=self.steps.copy(),
+            is_exclusive=np.array([self._nodes[m[0]].node.is_exclusive for m in self.rows.members], bool),
         )
 
     def end_s(self, job: JobId) -> float | None:
@@ -470,6 +471,7 @@ def _asked(snapshot: Snapshot, context: Context, ledger: Ledger) -> _Asked:
 def _kind(entry: NodeLedger, all_apart: bool, own: frozenset[NodeName], has_system: bool) -> object:
     """Equal for nodes of one slot that no waiting job can tell apart, as far as is known now; None: alone."""
     is_common = entry.slots == 1 and entry.blocked is None and not (entry.node.gpus or entry.is_closed)
+    is_common = is_common and not entry.node.others
     if all_apart or not is_common or entry.single_user or entry.reserved or entry.name in own:
         return None
     system = operating_system(entry) if has_system else ""

@@ -160,6 +160,7 @@ class Search:
         self._candidates: dict[tuple[Fit, int], tuple[list[NodeLedger], int]] = {}
         """By fit and piece: nodes that took it when last asked, and how many had changed by then."""
         self._rankings: dict[tuple[Shape, int], Ranking] = {}
+        self._groups: dict[Shape, tuple[Shape, ...]] = {}
 
     def who(self, job: Job, until_s: float) -> SearchConstraints:
         """What of this job matters beside its shape."""
@@ -191,6 +192,12 @@ class Search:
         if found is None:
             wide = tuple(n for n in of_kind if n.slots >= piece.slots and n.node.gpus >= piece.gpus)
             found = self._capable[key] = of_kind if len(wide) == len(of_kind) else wide
+        if piece.others:
+            key = (id(found), piece.mem_bytes, piece.vmem_bytes, piece.others)
+            known = self._capable.get(key)
+            if known is None:
+                known = self._capable[key] = tuple(n for n in found if not n.too_small(piece))
+            return known
         if not (piece.mem_bytes or piece.vmem_bytes):
             return found
         least = self._least_memory.get(id(found))
@@ -261,9 +268,33 @@ class Search:
 
     def find_for(self, who: SearchConstraints, shape: Shape) -> Placed | None:
         """The best nodes now, whatever was found for jobs of this shape before."""
+        if shape.node_group:
+            found = [placed for each in self.groups(shape) if (placed := self._find(who, each)) is not None]
+            return min(found, key=lambda placed: placed.score, default=None)
+        return self._find(who, shape)
+
+    def groups(self, shape: Shape) -> tuple[Shape, ...]:
+        """The shape on the nodes of each value of its group alone, those first that have most of them."""
+        known = self._groups.get(shape)
+        if known is None:
+            values: Counter[str] = Counter()
+            for node in self.ledger.nodes:
+                values.update(each for each in node.properties if each.startswith(f"{shape.node_group}="))
+            known = self._groups[shape] = tuple(
+                replace(
+                    shape, node_group="", fit=Fit(shape.fit.may_use_kept),
+                    pieces=tuple(replace(p, properties=p.properties | {value}) for p in shape.pieces),
+                )
+                for value in sorted(values, key=lambda value: (-values[value], value))
+            )  # fmt: skip
+        return known
+
+    def _find(self, who: SearchConstraints, shape: Shape) -> Placed | None:
         self.prepare(shape)
         if shape.procs or shape.may_share:
             parts = Spread(self.ledger, self.scorer, who.is_kept_out).find(shape, self._nodes_by_piece(shape))
+            if parts is None and len(shape.pieces) > 1:
+                parts = self._find_packed(shape, who)
         else:
             parts = self._find_apart(shape, who)
         if parts is None:
@@ -320,7 +351,8 @@ class Search:
         for place in places:
             best = self._ranking(shape, place).best(shape.pieces[place].count, who, taken)
             if len(best) < shape.pieces[place].count:
-                return self._match(shape, who) or self._find_together(shape, who, places)
+                together = None if shape.is_scattered else self._find_together
+                return self._match(shape, who) or (together and together(shape, who, places))
             chosen[place] = [node for _, node in best]
             taken.update(node.index for node in chosen[place])
         return [(node, shape.pieces[place]) for place in sorted(chosen) for node in chosen[place]]
@@ -340,7 +372,7 @@ class Search:
         Those that not even the idle cluster has nodes of their own for are joined, in one way of several.
         """
         pieces = shape.pieces
-        if len(pieces) < 2 or shape.procs or shape.may_share:
+        if len(pieces) < 2 or shape.procs or shape.may_share or shape.is_scattered:
             return pieces
         known = self._apart.get(shape.fit)
         if known is None:
@@ -348,6 +380,11 @@ class Search:
             is_possible = _matched(pieces, [[node.index for node in nodes] for nodes in capable]) is not None
             known = self._apart[shape.fit] = pieces if is_possible else self._joined(pieces, capable)
         return known
+
+    def has_nodes_apart(self, shape: Shape) -> bool:
+        """Whether the idle cluster has a node of its own for each piece."""
+        capable = [[node.index for node in self.capable(piece, shape)] for piece in shape.pieces]
+        return _matched(shape.pieces, capable) is not None
 
     def _joined(
         self, pieces: tuple[ResourceChunk, ...], capable: list[tuple[NodeLedger, ...]]
@@ -365,6 +402,36 @@ class Search:
                 piece = replace(piece, name=str(node.name), properties=frozenset())
             joined[replace(piece, count=1, load=None)] += 1
         return tuple(replace(piece, count=n) for piece, n in joined.items())
+
+    def _find_packed(self, shape: Shape, who: SearchConstraints) -> Parts | None:
+        """Pieces of several kinds that may share nodes: the largest first, on nodes in use before others."""
+        held: dict[int, ResourceChunk] = {}
+        pieces = shape.pieces
+        places = sorted(range(len(pieces)), key=lambda i: (-pieces[i].gpus, -pieces[i].slots, i))
+        for place in places:
+            piece, left = pieces[place], pieces[place].count
+            nodes = self.candidates(shape, place)
+            for node in sorted(
+                nodes, key=lambda n: (n.index not in held, self.scorer.score(n, piece), n.index)
+            ):
+                before = held.get(node.index)
+
+                def whole(n: int) -> ResourceChunk:
+                    more = times(piece, n)  # noqa: B023 -- used within this turn of the loop
+                    return more if before is None else joined(before, more)  # noqa: B023
+
+                n = _most(left, lambda n: self._takes(node, whole(n), shape, who))  # noqa: B023
+                if n:
+                    held[node.index] = whole(n)
+                    left -= n
+                if not left:
+                    break
+            if left:
+                return None
+        return [(self.ledger.nodes[index], piece) for index, piece in held.items()]
+
+    def _takes(self, node: NodeLedger, piece: ResourceChunk, shape: Shape, who: SearchConstraints) -> bool:
+        return node.refusal(piece, shape) is None and not who.is_kept_out(node, piece)
 
     def _match(self, shape: Shape, who: SearchConstraints) -> Parts | None:
         """Choosing greedily failed: try every exchange (augmenting paths) before giving up."""
@@ -577,16 +644,22 @@ class Spread:
 
     def _most(self, node: NodeLedger, piece: ResourceChunk, shape: Shape, limit: int) -> int:
         """How many pieces the node takes; at least one, which was asked before."""
-        low, high = 1, min(limit, max(1, node.slots_free // piece.slots))
-        if self._takes(node, times(piece, high), shape):
-            return high
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._takes(node, times(piece, middle), shape):
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        high = min(limit, max(1, node.slots_free // piece.slots))
+        return max(1, _most(high, lambda n: self._takes(node, times(piece, n), shape)))
+
+
+def _most(limit: int, takes: Callable[[int], bool]) -> int:
+    """The largest number up to ``limit`` that is taken, where each smaller one is, too; 0: none."""
+    if takes(limit):
+        return limit
+    low, high = 0, limit - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if takes(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _clean_gpus(node: NodeLedger) -> int:

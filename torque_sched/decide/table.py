@@ -167,6 +167,7 @@ class NodeTable:
         window_s: starts later than this from now are not looked for.
         slack_s: added to each length: a job may start, and be ended at its limit, so much later.
         n_nodes: how many nodes each row stands for; None: one.
+        is_exclusive: whether a job has each row's nodes alone; None: none.
         steps: what is free of the capacity; None: all.
     """
 
@@ -181,8 +182,10 @@ class NodeTable:
         slack_s: float = 0.0,
         n_nodes: Amounts | None = None,
         steps: NodeSteps | None = None,
+        is_exclusive: Mask | None = None,
     ) -> None:
         self.names, self.capacity = names, capacity
+        self.is_exclusive = np.zeros(len(capacity), bool) if is_exclusive is None else is_exclusive
         self.has_many = np.zeros(len(capacity), bool) if n_nodes is None else n_nodes > 1
         self.steps = NodeSteps(capacity) if steps is None else steps
         self.now_s, self.resolution_s, self.window_s, self.slack_s = now_s, resolution_s, window_s, slack_s
@@ -333,6 +336,9 @@ class NodeTable:
         slots: int | Amounts = part.slots * n
         if part.kept_slots is not None:
             slots = part.kept_slots + part.slots * n
+        alone = self.is_exclusive[part.nodes]
+        if alone.any():
+            slots = np.where(alone, np.maximum(self.capacity[part.nodes, SLOTS], slots), slots)
         if part.whole:
             own = np.where(self.has_many[part.nodes], 0, self.capacity[part.nodes, SLOTS])
             slots = np.maximum(own, slots)
@@ -399,7 +405,10 @@ class NodeTable:
         for place in sorted(range(len(counts)), key=lambda i: np.count_nonzero(counts[i])):
             part, left = need.parts[place], need.parts[place].count
             before = taken[part.nodes]
-            alone = np.where(before > 0, 0, counts[place])
+            beside: Amounts = np.zeros_like(counts[place])
+            if part.may_share and before.any():
+                beside = self._pieces(part, need.kept_out_by, inside[place], self._held_by(need, chosen))
+            alone = np.where(before > 0, beside, counts[place])
             n_here = np.where(self.has_many[part.nodes], np.maximum(counts[place] - before, 0), alone)
             before = np.cumsum(n_here) - n_here
             for i in np.flatnonzero((n_here > 0) & (before < left)).tolist():
@@ -411,8 +420,16 @@ class NodeTable:
                 taken[node] += n
         return self._booking(need, chosen, start_s, end_s)
 
-    def _pieces(self, part: DemandPart, bits: int, inside: Mask) -> Amounts:
-        """How many pieces fit on each of the part's nodes during the marked steps."""
+    def _held_by(self, need: ResourceDemand, chosen: dict[int, list[tuple[int, int]]]) -> Amounts:
+        """(n_amounts, n_rows): what the parts of a job that have chosen take."""
+        held = np.zeros((BITS, len(self.names)), np.int64)
+        for place, nodes in chosen.items():
+            for node, n in nodes:
+                held[:, node] += self.held(need.parts[place], node, n)
+        return held
+
+    def _pieces(self, part: DemandPart, bits: int, inside: Mask, held: Amounts | None = None) -> Amounts:
+        """How many pieces fit on each of the part's nodes during the marked steps, beside what is `held`."""
         bad = (self.steps.lacking(part.nodes, self._wanted(part), bits) & inside).any(axis=1)
         if not part.may_share and part.most is None:
             return np.where(bad, 0, 1)
@@ -425,6 +442,8 @@ class NodeTable:
                 free = np.where(inside, self.steps.free[amount, part.nodes, :width], PLENTY).min(axis=1)
                 if amount == SLOTS and part.kept_slots is not None:
                     free = free - part.kept_slots
+                if held is not None:
+                    free = np.maximum(free - held[amount, part.nodes], 0)
                 pieces = np.minimum(pieces, free // each)
         if part.most is not None:
             pieces = np.minimum(pieces, part.most)
@@ -436,19 +455,34 @@ class NodeTable:
         nodes: list[int] = []
         held: list[tuple[int, int, int, int]] = []
         shares: list[NodeShare] = []
+        at: dict[int, int] = {}
         for place in sorted(chosen):
             part = need.parts[place]
             for node, n in chosen[place]:
+                more, share = (
+                    self.held(part, node, n),
+                    NodeShare(self.names[node], part.slots * n, part.gpus * n),
+                )
+                if node in at and part.may_share:
+                    i = at[node]
+                    had = held[i], shares[i]
+                    is_alone = self.is_exclusive[node]
+                    slots = had[0][0] if is_alone else had[0][0] + more[0]
+                    held[i] = slots, had[0][1] + more[1], had[0][2] + more[2], had[0][3] + more[3]
+                    shares[i] = NodeShare(share.node, had[1].slots + share.slots, had[1].gpus + share.gpus)
+                    continue
+                at[node] = len(nodes)
                 nodes.append(node)
-                held.append(self.held(part, node, n))
-                shares.append(NodeShare(self.names[node], part.slots * n, part.gpus * n))
+                held.append(more)
+                shares.append(share)
         return Booking(start_s, end_s, tuple(nodes), tuple(held), tuple(shares), need.kept_out_by)
 
     def held(self, part: DemandPart, node: int, n: int = 1) -> tuple[int, int, int, int]:
         """What `n` pieces take of a row; of several nodes, only their number is counted."""
         if self.has_many[node]:
             return n, 0, 0, 0
-        slots = int(self.capacity[node, SLOTS]) if part.whole else part.slots * n
+        is_alone = part.whole or bool(self.is_exclusive[node])
+        slots = int(self.capacity[node, SLOTS]) if is_alone else part.slots * n
         return slots, part.gpus * n, part.mem_bytes * n, part.vmem_bytes * n
 
 

@@ -320,8 +320,11 @@ class Needs:
         """
         parts = self._parts.get(shape.fit)
         if parts is None:
-            self._search.prepare(shape)
-            parts = self._parts[shape.fit] = tuple(self._part(piece, shape) for piece in self._pieces(shape))
+            # Planned on the nodes of one value of the group, the one with most of them.
+            planned = next(iter(self._search.groups(shape)), shape) if shape.node_group else shape
+            self._search.prepare(planned)
+            parts = tuple(self._part(piece, planned) for piece in self._pieces(planned))
+            self._parts[shape.fit] = parts
         names = frozenset(pauses)
         if names:
             parts = tuple(_without(part, self._indices(names)) for part in parts)
@@ -426,7 +429,7 @@ class Needs:
             if len(self.rows.members[row]) > 1:
                 held[row] = held.get(row, (0,))[0] + 1, 0, 0, 0
             else:
-                slots = entry.slots if is_whole else piece.slots
+                slots = entry.slots if is_whole or entry.node.is_exclusive else piece.slots
                 held[row] = slots, piece.gpus, int(piece.mem_bytes), int(piece.with_swap_bytes)
             shares.append(NodeShare(entry.name, piece.slots, piece.gpus))
         return Booking(start_s, end_s, tuple(held), tuple(held.values()), tuple(shares), need.kept_out_by)

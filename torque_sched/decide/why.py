@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -102,6 +103,10 @@ class Why:
         return shape.fit.never
 
     def _never_of(self, shape: Shape) -> str:
+        if shape.node_group:
+            groups = self._search.groups(shape)
+            whys = [self._never_of(each) for each in groups]
+            return f"no node has a value of {shape.node_group}" if not whys else "" if "" in whys else whys[0]
         for piece in shape.pieces:
             capable = self._search.capable(piece, shape)
             if shape.procs or shape.may_share:
@@ -118,6 +123,8 @@ class Why:
                 return lacking(piece, shape, self._search.matching(piece, shape), fits)
         if len(shape.pieces) == 1:
             return ""
+        if shape.is_scattered and not self._search.has_nodes_apart(shape):
+            return f"asks for {shape.n_shares} different nodes, and fewer fit its chunks"
         return self._too_much_of_a_node(shape) or self._too_much_of_all(shape)
 
     def _too_much_of_all(self, shape: Shape) -> str:
@@ -330,6 +337,7 @@ def _amounts(piece: ResourceChunk) -> str:
     words = [f"gpus={piece.gpus}"] if piece.gpus else []
     words += [f"{piece.slots} slots"] if piece.slots > 1 else []
     words += [_memory("mem", piece.mem_bytes, piece.slots if piece.is_pmem else 0)] if piece.mem_bytes else []
+    words += [f"{name}={amount}" for name, amount in piece.others]
     words += (
         [_memory("vmem", piece.vmem_bytes, piece.slots if piece.is_pvmem else 0)] if piece.vmem_bytes else []
     )
@@ -381,6 +389,16 @@ def _resources(piece: ResourceChunk) -> Iterator[tuple[float, Most, Words]]:
         yield piece.mem_bytes, lambda node: node.most_mem_bytes, _gib
     if piece.vmem_bytes:
         yield piece.vmem_bytes, lambda node: node.most_vmem_bytes, lambda n: f"{_gib(n)} with swap"
+    for name, amount in piece.others:
+        yield amount, functools.partial(_available, name), functools.partial(_named, name)
+
+
+def _available(name: str, node: NodeLedger) -> float:
+    return node.node.others[name].available if name in node.node.others else 0
+
+
+def _named(name: str, n: float) -> str:
+    return f"{name}={n:.0f}" if n else name
 
 
 def _counted(n: float, what: str) -> str:

@@ -117,6 +117,7 @@ class Job:
     used: UsedResources = UsedResources()
     comment: str = ""
     account: str = ""
+    project: str = ""
     submit_args: str = ""
     init_work_dir: str = ""
     interactive: bool = False
@@ -238,6 +239,14 @@ class NodeStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SiteResource:
+    """An amount that a site counts on a node, such as licences or scratch space, and what of it jobs hold."""
+
+    available: int
+    assigned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """One execution host as the server sees it."""
 
@@ -252,6 +261,12 @@ class Node:
     power_saving: str = ""
     """The server's word where it powered the node down, such as ``Standby``; empty where it did not."""
     ntype: str = "cluster"
+    is_exclusive: bool = False
+    """Whether whatever job runs here has the node alone."""
+    mem_assigned_bytes: int | None = None
+    """Memory that jobs here hold by the server's own account; None: it keeps none."""
+    others: Mapping[str, SiteResource] = field(default_factory=dict)
+    """Resources that the site counts here besides, by name."""
     note: str = ""
     status: NodeStatus | None = None
     """None before its first report."""
@@ -312,12 +327,29 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
+class RunLimit:
+    """The most that runs at once of one user, group or project, or of all.
+
+    Attributes:
+        kind: ``user``, ``group``, ``project``; empty: all jobs together.
+        name: of the user, group or project; empty: each one who has no limit of its own.
+        resource: what is counted; empty: jobs.
+    """
+
+    kind: str
+    name: str
+    most: float
+    resource: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class _Limits:
     """What queues and the server have in common; None means no limit."""
 
     max_running: int | None = None
     max_user_run: int | None = None
     max_group_run: int | None = None
+    run_limits: tuple[RunLimit, ...] = ()
     max_queuable: int | None = None
     max_user_queuable: int | None = None
     resources_available: Resources = Resources()

@@ -43,11 +43,13 @@ class Chunk:
     mics: int = 0
     mem_bytes: int = 0
     """Memory of each piece; only ``-L`` and OpenPBS requests say it per piece."""
+    others: tuple[tuple[str, int], ...] = ()
+    """Amounts of each piece of resources that a site counts on its nodes besides, by name."""
 
     def __post_init__(self) -> None:
         if self.count < 1 or self.slots < 1:
             raise ModelError("a chunk needs a count and slots of at least 1")
-        if self.gpus < 0 or self.mics < 0 or self.mem_bytes < 0:
+        if self.gpus < 0 or self.mics < 0 or self.mem_bytes < 0 or any(n < 0 for _, n in self.others):
             raise ModelError("gpus, mics and mem_bytes of a chunk must not be negative")
 
 
@@ -66,7 +68,11 @@ class Request:
     chunks: tuple[Chunk, ...] = ()
     """From ``nodes=``; every piece of one chunk lies on a node of its own."""
     tasks: tuple[Chunk, ...] = ()
-    """From ``-L tasks=``; pieces may share a node."""
+    """From ``-L tasks=`` or an OpenPBS select placed freely; pieces may share a node."""
+    is_scattered: bool = False
+    """Whether no two pieces share a node, not even those of different chunks."""
+    node_group: str = ""
+    """All its nodes have one value of this property, as ``switch`` of ``switch=s1``; empty: not asked."""
     procs: int = 0
     """From ``procs=``: processors anywhere; 0 when not asked."""
     ncpus: int = 0
@@ -92,7 +98,7 @@ class Request:
     arch: str = ""
     opsys: str = ""
     nodes_text: str = ""
-    """``Resource_List.nodes`` as the server stores it."""
+    """``Resource_List.nodes``, or at OpenPBS ``select``, as the server stores it."""
     trouble: str = ""
     """Why the request cannot be understood; such a job is never started by guess."""
 

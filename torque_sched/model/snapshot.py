@@ -10,6 +10,17 @@ from torque_sched.model.cluster import Job, JobId, Node, NodeName, Queue, QueueN
 from torque_sched.model.states import JobState
 
 
+@dataclass(frozen=True, slots=True)
+class NodeReservation:
+    """Nodes that the batch system itself keeps for some users during [start_s, end_s)."""
+
+    name: str
+    start_s: float
+    end_s: float
+    nodes: frozenset[NodeName]
+    users: frozenset[str]
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """One complete look at server, queues, nodes and jobs; frozen, so a decision can be replayed.
@@ -26,6 +37,7 @@ class Snapshot:
     jobs: tuple[Job, ...]
     problems: int = 0
     silent_s: float = 0.0
+    reservations: tuple[NodeReservation, ...] = ()
 
     def report_age_s(self, at_s: float) -> float:
         """How old a report is that the server stamped ``at_s``, whatever this host's clock says."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from torque_sched.batch.openpbs.parse import parse_openpbs_jobs, parse_openpbs_nodes, parse_select
+from torque_sched.batch.openpbs.parse.select import parse_exec_vnode, parse_place, parse_select
+from torque_sched.batch.openpbs.pbs import read_snapshot
 from torque_sched.batch.system import OrderKind
 from torque_sched.batch.torque.parse.accounting import job_from_accounting, parse_accounting
 from torque_sched.batch.torque.parse.gpus import parse_gpu_status
@@ -50,7 +50,8 @@ DOCUMENTS: dict[str, Callable[[bytes], Any]] = {
     "accounting-log": jobs_of_accounting,
 }
 TEXTS: tuple[Callable[[str], Any], ...] = (
-    *(parse_nodes_spec, parse_select, parse_exec_host, parse_exec_gpus, parse_node_jobs),
+    *(parse_nodes_spec, parse_exec_host, parse_exec_gpus, parse_node_jobs),
+    *(parse_select, parse_place, parse_exec_vnode),
     *(parse_status, parse_gpu_status, epoch_s, stamp_s, boolean, count),
     *(partial(amount, name) for name in ("mem", "walltime", "nodect")),
 )
@@ -139,21 +140,47 @@ def test_any_request_is_a_request(attributes: dict[str, str]) -> None:
     assert parse_request(attributes).n_procs >= 0
 
 
-JSON_NAMES = (
-    "nodes", "Jobs", "1.s", "state", "jobs", "resources_available", "ncpus", "Resource_List", "select",
-    "exec_host", "job_state", "queue",
-)  # fmt: skip
-leaves = st.none() | st.booleans() | st.floats() | st.text(max_size=9)
-documents = st.recursive(
-    leaves, lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(JSON_NAMES), inner), max_leaves=20
+OPENPBS_LINES = st.sampled_from(
+    [
+        "",
+        "\t",
+        "Job Id: 1.s",
+        "Job Id: 1[].s",
+        "Queue: q",
+        "Server: s",
+        "n1",
+        "Resv ID: R1.s",
+        "    job_state = Q",
+        "    job_state = R",
+        "    queue = q",
+        "    euser = a",
+        "    exec_vnode = (n1:ncpus=2)",
+        "    exec_vnode = (n1:ncpus=2",
+        "    Resource_List.select = 2:ncpus=1:x=1",
+        "    max_run_subjobs = x",
+        "    max_run = [u:PBS_GENERIC=1]",
+        "    max_run = [u:",
+        "     state = free",
+        "     jobs = 1.s/0, 1.s/1",
+        "     resources_available.ncpus = 2",
+        "     resources_available.mem = 9kb",
+        "     resources_assigned.x = 1",
+        "reserve_state = RESV_CONFIRMED",
+        "resv_nodes = (n1:ncpus=1)",
+        "reserve_start = x",
+        "  odd",
+    ]
+)
+"""Lines of what OpenPBS prints, whole, wrong and cut."""
+openpbs_outputs = st.lists(OPENPBS_LINES | st.text(max_size=9), max_size=12).map(
+    lambda lines: ("\n".join(lines) + "\n\n").encode("utf-8", "replace")
 )
 
 
-@given(documents)
-def test_any_json(value: Any) -> None:
-    text = json.dumps(value)
-    check(lambda: parse_openpbs_nodes(text))
-    check(lambda: parse_openpbs_jobs(text))
+@given(openpbs_outputs, openpbs_outputs, openpbs_outputs, openpbs_outputs, openpbs_outputs)
+def test_any_outputs_of_openpbs(nodes: bytes, jobs: bytes, queues: bytes, server: bytes, more: bytes) -> None:
+    outputs = {"nodes": nodes, "jobs": jobs, "queues": queues, "server": server, "settings": b""}
+    check(lambda: read_snapshot(outputs | {"resources": more, "reservations": more, "ended": more}, 0.0))
 
 
 @given(st.integers(-10, 300), st.binary(max_size=200))

@@ -15,8 +15,8 @@ from torque_sched.model.snapshot import Snapshot
 from torque_sched.model.states import NodeState
 
 _LIMITS = (
-    "name", "max_running", "max_user_run", "max_group_run", "resources_available", "resources_assigned",
-    "resources_max", "keep_completed_s",
+    "name", "max_running", "max_user_run", "max_group_run", "run_limits", "resources_available",
+    "resources_assigned", "resources_max", "keep_completed_s",
 )  # fmt: skip
 
 COMPARED: dict[str, tuple[str, ...]] = {
@@ -26,7 +26,7 @@ COMPARED: dict[str, tuple[str, ...]] = {
     "queue": (*_LIMITS, "queue_type", "is_enabled", "is_started", "priority", "features_required"),
     "node": (
         "name", "slots", "states", "properties", "gpus", "jobs", "power_saving", "note", "status",
-        "gpu_report",
+        "gpu_report", "is_exclusive", "mem_assigned_bytes", "others",
     ),
     "status": (
         "rectime_s", "ncpus", "loadave", "physmem_bytes", "totmem_bytes", "availmem_bytes", "gres", "varattr",
@@ -37,8 +37,9 @@ COMPARED: dict[str, tuple[str, ...]] = {
         "single_bit_ecc_errors", "double_bit_ecc_errors", "temperature_c",
     ),
     "job": (
-        "id", "state", "queue", "request", "name", "user", "group", "account", "sequence", "array_index",
-        "array_slot_limit", "priority", "ctime_s", "qtime_s", "etime_s", "start_s", "execution_time_s",
+        "id", "state", "queue", "request", "name", "user", "group", "account", "project", "sequence",
+        "array_index", "array_slot_limit", "priority", "ctime_s", "qtime_s", "etime_s", "start_s",
+        "execution_time_s",
         "comp_s", "exit_status", "total_runtime_s", "hold_types", "progress", "depend", "allocated_slots",
         "allocated_gpus", "comment",
     ),

@@ -23,7 +23,7 @@ from torque_sched.batch.torque.parse.records import Parsed
 from torque_sched.errors import CommandError, ParseError, RecordError, SnapshotError
 from torque_sched.model.cluster import Job, JobId, Node, NodeName, Queue, Server
 from torque_sched.model.decisions import NodeShare
-from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.snapshot import NodeReservation, Snapshot
 from torque_sched.model.states import JobState
 
 QUERIES: dict[str, tuple[str, ...]] = {
@@ -57,7 +57,7 @@ def read_snapshot(
     Raises:
         SnapshotError: an output is unusable, or does not list the jobs the server counts.
     """
-    return _snapshot(_parse(outputs, seen), now_s, silent_s)
+    return snapshot_of(_parse(outputs, seen), now_s, silent_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,7 @@ class Parts:
     jobs: Parsed[Job]
     queues: Parsed[Queue]
     server: Server
+    reservations: tuple[NodeReservation, ...] = ()
 
     def show_slots_of_nobody(self) -> bool:
         """Whether a node lists a job that holds nothing by ``qstat``."""
@@ -97,10 +98,17 @@ def _parse_nodes(output: bytes) -> Parsed[Node]:
         raise SnapshotError(error.message, cure=error.cure) from error
 
 
-def _snapshot(parts: Parts, now_s: float, silent_s: float) -> tuple[Snapshot, tuple[RecordError, ...]]:
+def snapshot_of(parts: Parts, now_s: float, silent_s: float) -> tuple[Snapshot, tuple[RecordError, ...]]:
+    """The snapshot made of these parts, and the records that were damaged; arguments as `read_snapshot`.
+
+    Raises:
+        SnapshotError: there is no node, or jobs are hidden.
+    """
     nodes, jobs, queues, server = parts.nodes, parts.jobs, parts.queues, parts.server
     problems = (*nodes.problems, *jobs.problems, *queues.problems)
-    snapshot = Snapshot(now_s, server, queues.items, nodes.items, jobs.items, len(problems), silent_s)
+    snapshot = Snapshot(
+        now_s, server, queues.items, nodes.items, jobs.items, len(problems), silent_s, parts.reservations
+    )
     if not nodes.items:
         raise SnapshotError("pbsnodes names no node", cure="add nodes to the server's nodes file")
     counted = sum(server.state_count.values())
@@ -137,7 +145,12 @@ class QueriedServer(BatchSystem, ABC):
         clock: seconds since the epoch; a `ClusterClock` learns from each look how far this host's is off.
         query_timeout_s: for each question.
         note: called, once for each look, with what it still waits for after `NOTE_AFTER_S`.
+
+    Attributes:
+        queries: the commands of the questions, by the part they answer.
     """
+
+    queries: Mapping[str, Sequence[str]] = QUERIES
 
     def __init__(
         self, clock: Callable[[], float], query_timeout_s: float, note: Callable[[str], None] | None = None
@@ -178,7 +191,8 @@ class QueriedServer(BatchSystem, ABC):
         if self._note is None or not self._unanswered:
             return
         until = time.strftime("%H:%M:%S", time.localtime(began_s + self._query_timeout_s))
-        which = ", ".join(" ".join(QUERIES[name]) for name in QUERIES if name in self._unanswered)
+        queries = self.queries
+        which = ", ".join(" ".join(queries[name]) for name in queries if name in self._unanswered)
         self._note(f"no answer yet from {which}; waiting until {until} (query_timeout_s)")
 
     async def _look(self) -> Look:
@@ -195,7 +209,7 @@ class QueriedServer(BatchSystem, ABC):
         if isinstance(clock, ClusterClock) and moment is not None:
             silent_s = clock.observe(parts.nodes.items, moment)
             now_s, ahead_s = clock.time_of(moment), clock.ahead_s
-        snapshot, problems = _snapshot(parts, now_s, silent_s)
+        snapshot, problems = snapshot_of(parts, now_s, silent_s)
         return Look(snapshot, outputs, problems, query_s, asked.read_s, ahead_s)
 
 
@@ -267,7 +281,7 @@ class Pbs(QueriedServer):
 
     async def comment(self, jobs: Sequence[JobId], text: str) -> OrderResult:
         """Set one comment on many jobs by one ``qalter``; those that are gone do not hinder the others."""
-        return await self._order("qalter", "-W", f"comment={_quoted(text)}", *jobs)
+        return await self._order("qalter", "-W", f"comment={quoted(text)}", *jobs)
 
     async def delete(self, job: JobId, why: str) -> OrderResult:
         """``qdel -m WHY JOB``, for jobs that can never run, where the administrator wants that."""
@@ -286,6 +300,6 @@ class Pbs(QueriedServer):
         return classify_qrun(done.exit_code, done.stderr.replace(f"{argv[0]}: ".encode(), b"qrun: "))
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A value for qalter's ``name=value,name=value``: an equals sign would begin another value."""
     return f'"{text}"' if "=" in text else text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,8 @@ import pytest
 from tests.fixtures.torque_printing import format_qstat_text, format_xml
 from torque_sched.adapters.journal import Journal, read_journal
 from torque_sched.adapters.log_file import Event, LogFile
-from torque_sched.batch.openpbs.parse import parse_openpbs_jobs
+from torque_sched.batch.openpbs.parse.jobs import parse_jobs as parse_openpbs_jobs
+from torque_sched.batch.openpbs.parse.select import Kinds
 from torque_sched.batch.system import OrderKind
 from torque_sched.batch.torque.parse.accounting import AccountingRecord, job_from_accounting, parse_accounting
 from torque_sched.batch.torque.parse.gpus import parse_gpu_status
@@ -485,7 +485,10 @@ def from_text(attributes: dict[str, str]) -> Parsed[Job]:
 
 
 def from_openpbs(attributes: dict[str, str]) -> Parsed[Job]:
-    return parse_openpbs_jobs(json.dumps({"Jobs": {"1.head": attributes}}))
+    named = {"submit_args": "Submit_arguments"}
+    # With -w a newline in a value is written as two characters.
+    lines = [f"    {named.get(k, k)} = {text}".replace("\n", "\\n") for k, text in attributes.items()]
+    return parse_openpbs_jobs("\n".join(["Job Id: 1.head", *lines]) + "\n\n", Kinds())
 
 
 @pytest.mark.parametrize("read_jobs", [from_xml, from_characters, from_reply, from_text, from_openpbs])

@@ -89,6 +89,7 @@ class SlowServer:
 
     def __init__(self, jobs: tuple[Job, ...], comment_s: float, *, one_by_one: bool) -> None:
         self.jobs, self.comment_s, self.one_order_at_a_time = jobs, comment_s, one_by_one
+        self.joins_equal_starts = False
         self.now_s = 1000.0
         self.sizes: list[int] = []
         self.kind = OrderKind.STARTED

@@ -1,0 +1,1 @@
+"""What OpenPBS prints, as values of the model; pure."""
