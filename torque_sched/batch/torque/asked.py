@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
+from torque_sched.batch.openpbs.parse.select import Kinds, request_of
 from torque_sched.batch.torque.parse.jobs import job_from_record
 from torque_sched.batch.torque.parse.records import Record
 from torque_sched.batch.torque.parse.request import HEEDED
@@ -53,6 +55,8 @@ def asked_job(snapshot: Snapshot, submit: str, *, user: str, name: str = "whatif
         made = job_from_record(Record("Job", job, attributes))
     except RecordError as error:
         raise ConfigError(f"--submit {submit!r}: {error.message}", cure=error.cure) from error
+    if "select" in asked:
+        made = replace(made, request=request_of(attributes, _kinds(snapshot)))
     access = asked.get("naccesspolicy")
     if access and made.request.access is None:
         known = ", ".join(each.value for each in AccessPolicy)
@@ -60,6 +64,13 @@ def asked_job(snapshot: Snapshot, submit: str, *, user: str, name: str = "whatif
     if made.request.trouble:
         raise ConfigError(f"--submit {submit!r}: {made.request.trouble}", cure="write it as for qsub -l")
     return made
+
+
+def _kinds(snapshot: Snapshot) -> Kinds:
+    """The kinds of an OpenPBS site's resources, as its nodes show them."""
+    words = (word.rpartition("=") for node in snapshot.nodes for word in node.properties)
+    booleans = {name for name, _, value in words if value in {"True", "False"}}
+    return Kinds(frozenset(name for node in snapshot.nodes for name in node.others), frozenset(booleans))
 
 
 def joined(submits: Sequence[str], walltime: str | None) -> str:
@@ -85,7 +96,7 @@ def note_on(submit: str) -> str:
     >>> note_on("nodes=2,walltime=1:00:00,pmen=1gb")
     'note: pmen makes no difference here: misspelt, or a matter of the server alone'
     """
-    words = sorted(_resources(submit).keys() - HEEDED)
+    words = sorted(_resources(submit).keys() - HEEDED - {"select", "place"})
     verb = "makes" if len(words) == 1 else "make"
     note = f"note: {', '.join(words)} {verb} no difference here: misspelt, or a matter of the server alone"
     return note if words else ""
@@ -115,7 +126,7 @@ def _defaults(snapshot: Snapshot, queue: str, asked: dict[str, str]) -> dict[str
     """The queue's defaults before the server's; none for the shape of a job that names its own."""
     by_name = {str(each.name): each for each in snapshot.queues}
     found = {**snapshot.server.resources_default.texts, **by_name[queue].resources_default.texts}
-    shapes = {"nodes", "procs", "ncpus", "nodect", "neednodes"}
+    shapes = {"nodes", "procs", "ncpus", "nodect", "neednodes", "select"}
     has_shape = bool(shapes & asked.keys())
     return {key: value for key, value in found.items() if not (has_shape and key in shapes)}
 
