@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import io
 import logging
 import os
 import re
@@ -29,7 +30,7 @@ from yarn_accel.errors import StartupError
 from yarn_accel.operations import allocate, get
 from yarn_accel.operations.cuda_streams import set_memory_wait
 from yarn_accel.operations.gpu_errors import Blame, blame_of, driver_fault
-from yarn_accel.operations.operation import SMALL_ORDER
+from yarn_accel.operations.operation import SMALL_ORDER, Outcome
 from yarn_accel.pipeline.workers.execution import MappedSegment, error_of
 from yarn_accel.pipeline.workers.launching import Device
 from yarn_accel.pipeline.workers.measuring import png_of
@@ -234,7 +235,7 @@ def _nothing() -> None:
 
 Array = Any
 Case = tuple[str, list[Array], dict[str, Any]]
-_FACTORIZATIONS = ("lu", "qr", "cholesky")
+_FACTORIZATIONS = ("lu", "qr", "cholesky", "svd", "eigh")
 _LIBRARY = 1e-8
 """How far a product, a solution or a distance may be from the CPU's."""
 
@@ -249,11 +250,24 @@ def cases() -> Iterator[Case]:
         yield "qr", [np.asfortranarray(matrix[:, : order - 2])], {}
         definite = matrix @ matrix.conj().T + order * np.eye(order, dtype=dtype)
         yield "cholesky", [np.asfortranarray(definite.astype(dtype))], {}
+    # More shared memory than a block has without asking.
+    yield "qr", [random.standard_normal((4, 80, 80))], {}
     left, right = random.standard_normal((2, 9, 9))
+    for name in ("linsolve", "lstsq"):
+        yield name, [left, right], {}
+    yield "linsolve", [left @ left.T + 9 * np.eye(9), right], {"positive_definite": True}
+    for name in ("inv", "slogdet", "svd"):
+        yield name, [left], {}
+    yield "eigh", [left + left.T], {}
+    for n_items in (1, 2):
+        yield "svd", [random.standard_normal((n_items, 40, 40))], {"vectors": False}
     yield "gemm", [left, right], {}
     factors = get("lu").run([left.copy()], {}).arrays
     yield "solve", [factors["lu"], factors["piv"], right], {}
+    yield "residual", [left, *factors.values()], {"operation": "lu"}
     picture = np.frombuffer(png_of(random.integers(0, 256, (16, 16, 3), np.uint8)), np.uint8)
+    yield "features", [picture, np.array([picture.size], np.int64)], {}
+    picture = np.frombuffer(_jpeg(np.full((16, 16, 3), 99, np.uint8)), np.uint8)
     yield "features", [picture, np.array([picture.size], np.int64)], {}
     points, others = random.standard_normal((2, 17, 3))
     yield "knn", [points, others, np.arange(17) % 3], {}
@@ -274,7 +288,7 @@ def probe() -> None:
         if batch is not None and max(array.shape[0] for array in arrays) <= SMALL_ORDER:
             found += batch([(_copies(arrays), params, allocate) for _ in range(2)])
         for outcome in found:
-            if isinstance(outcome, Exception) or not _is_right(name, arrays, params, outcome.arrays):
+            if isinstance(outcome, Exception) or not _is_right(name, arrays, params, outcome):
                 what = f"{name} of {arrays[0].dtype} {arrays[0].shape}"
                 raise StartupError(f"{what} on the GPU is not what the CPU computes")
 
@@ -283,11 +297,23 @@ def _copies(arrays: list[Array]) -> list[Array]:
     return [array.copy(order="K") for array in arrays]
 
 
-def _is_right(name: str, arrays: list[Array], params: dict[str, Any], found: dict[str, Array]) -> bool:
-    if name in _FACTORIZATIONS:
+def _jpeg(picture: Array) -> bytes:
+    file = io.BytesIO()
+    importlib.import_module("PIL.Image").fromarray(picture).save(file, "JPEG")
+    return file.getvalue()
+
+
+def _is_right(name: str, arrays: list[Array], params: dict[str, Any], outcome: Outcome) -> bool:
+    found = outcome.arrays
+    if name == "residual":
+        return bool(outcome.info["passed"])
+    if name in _FACTORIZATIONS and arrays[0].ndim == 2:
         judged = get("residual").run([*_copies(arrays), *found.values()], {"operation": name})
         return bool(judged.info["passed"])
     expected = get(name).run(_copies(arrays), params).arrays
+    if name == "features" and bytes(arrays[0][:2]) == b"\xff\xd8":
+        # Levels may differ by a few from libjpeg's. A decoder that fails is in the log; the CPU does without.
+        return all(found[key].shape == array.shape for key, array in expected.items())
     if name == "features":
         return all(np.array_equal(found[key], array) for key, array in expected.items())
     return all(

@@ -14,7 +14,7 @@ import pynvml
 import pytest
 
 from yarn_accel.errors import RejectedError, StartupError
-from yarn_accel.operations import get
+from yarn_accel.operations import cuda_linalg, cuda_source, get, pixels
 from yarn_accel.operations.registry import OPERATIONS
 from yarn_accel.pipeline.workers import cuda
 from yarn_accel.pipeline.workers.cuda import CudaDevice, ToolkitFacts, cases, describe_toolkit, find_toolkit
@@ -416,4 +416,13 @@ def test_every_operation_with_a_form_for_gpus_is_probed():
 
 def test_the_cpu_computes_every_case():
     for name, arrays, params in cases():
-        assert get(name).run([array.copy(order="K") for array in arrays], params).arrays, name
+        outcome = get(name).run([array.copy(order="K") for array in arrays], params)
+        assert outcome.arrays or outcome.info["passed"], name
+
+
+def test_the_probe_touches_nvjpeg_and_qr_with_more_shared_memory():
+    qr = [arrays[0] for name, arrays, _ in cases() if name == "qr" and arrays[0].ndim == 3]
+    assert any(a.shape[2] * (a.shape[1] | 1) * a.itemsize > cuda_source.HOUSEHOLDER_SHARED_BYTES for a in qr)
+    assert all(len(a) >= cuda_linalg._LEAST_FOR_MORE_SHARED for a in qr)
+    pictures = [bytes(arrays[0]) for name, arrays, _ in cases() if name == "features"]
+    assert [picture for picture in pictures if pixels.jpeg_size(picture, 1 << 20)]
