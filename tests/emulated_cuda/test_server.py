@@ -2,7 +2,9 @@
 # ruff: noqa: F811 -- fixtures are imported
 
 import json
+import os
 import re
+import signal
 import threading
 import time
 from itertools import repeat
@@ -117,6 +119,20 @@ def test_two_workers_share_each_gpu(gpu_server, credential):
         assert ask(server, credential, 10_000 * int(time.monotonic()), 2)[1] == []
         rows = [row for row in server.stats()["workers"] if row["worker"] >= 0]
         seen = sorted((row["device"], row["n_jobs"] > 0) for row in rows)
+
+
+def test_the_standby_of_the_only_gpu_takes_over_with_its_context(gpu_server, credential):
+    server = gpu_server(devices=("cuda:0",), standby_workers=1)
+
+    def pids(is_standby):
+        rows = [row for row in server.stats()["workers"] if (row["state"] == "standby") == is_standby]
+        return [row["pid"] for row in rows if row["device"] == "cuda:0"]
+
+    until(lambda: pids(True), "a standby that is ready")
+    (first,), (standby,) = pids(False), pids(True)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: pids(False) == [standby], "the standby has its place")
+    assert ask(server, credential, 0, 5) == ({"cuda:0"}, [])
 
 
 def test_bad_input_is_the_requests_own_fault(two_gpus, credential):

@@ -154,6 +154,7 @@ class _GpuTable:
             uuid=gpu.uuid,
             product=gpu.product,
             memory_bytes=gpu.memory_bytes,
+            is_exclusive=gpu.compute_mode.startswith("exclusive"),
         )
 
 

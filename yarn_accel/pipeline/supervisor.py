@@ -106,6 +106,8 @@ class WorkerSupervisor:
         self._starting: list[WorkerProcess] = []
         self._ending: list[WorkerProcess] = []
         self._unkillable: list[WorkerProcess] = []
+        #: GPUs on which the last process that made them ready could.
+        self._preparable: set[str] = set()
         self._n_numbered = 0
         self._n_failures = 0
         self._not_before_s = 0.0
@@ -188,7 +190,7 @@ class WorkerSupervisor:
         return facts + [
             {
                 "worker": -1,
-                "device": one.device,
+                "device": one.device or (one.prepares if one.is_prepared else ""),
                 "pid": one.pid,
                 "state": state,
                 "last_fault": one.detail,
@@ -235,6 +237,8 @@ class WorkerSupervisor:
         if "ready" in message:
             process.versions = message["ready"]
             self._enter(process)
+        elif "prepared" in message:
+            process.is_prepared = True
         elif "taken" in message:
             process.versions.update(message["taken"])
             process.toolkit = str(message["toolkit"])
@@ -245,7 +249,9 @@ class WorkerSupervisor:
             process.kill("broke", str(message["broken"]))
         elif "unfit" in message:
             process.is_unfit = True
-            process.detail = self._start_fault = str(message["unfit"])
+            process.detail = str(message["unfit"])
+            if not process.prepares:
+                self._start_fault = process.detail
             logger.error("a worker process cannot start: %s", process.detail)
         elif "measured" in message and self._calibration is not None:
             self._calibration.learn(process.worker, message["measured"])
@@ -260,6 +266,7 @@ class WorkerSupervisor:
         slot = self._free_slot()
         if slot is None:
             self._standbys.append(process)
+            self._prepare_standbys()
         else:
             self._take(slot, process)
         self._fill()
@@ -273,13 +280,7 @@ class WorkerSupervisor:
         device = slot.device
         process.device = device.name
         process.is_on_probation = self._health.state(device.name) == "probation"
-        config = self._config
-        gpu = {
-            "memory_share": config.gpu_memory_share,
-            "memory_wait_s": config.gpu_memory_wait_s,
-            "probe": config.probe_gpus,
-        }
-        process.order(take=asdict(device), gpu=gpu)
+        process.order(take=asdict(device), gpu=self._gpu_settings())
         # A CPU needs no preparation; a GPU worker confirms when its device is ready.
         if device.kind == "cpu":
             self._open(slot, process)
@@ -289,6 +290,40 @@ class WorkerSupervisor:
         if slot is not None:
             logger.info("worker %d computes on %s with %s", process.worker, slot.device.name, process.toolkit)
             self._open(slot, process)
+            self._preparable.add(slot.device.name)
+            self._prepare_standbys()
+
+    def _gpu_settings(self) -> dict[str, Any]:
+        config = self._config
+        return {
+            "memory_share": config.gpu_memory_share,
+            "memory_wait_s": config.gpu_memory_wait_s,
+            "probe": config.probe_gpus,
+        }
+
+    def _prepare_standbys(self) -> None:
+        """Let standbys make a GPU ready, where there is one for each: they take over with a context.
+
+        CUDA shows a process one GPU for good, so a standby that several GPUs share stays free for any.
+        """
+        gpus = {slot.device.name: slot.device for slot in self._slots if slot.device.kind == "cuda"}
+        if len(gpus) > self._config.standby_workers:
+            return
+        for name in self._preparable & gpus.keys():
+            device = gpus[name]
+            free = next((each for each in self._standbys if not each.prepares), None)
+            is_done = any(each.prepares == name for each in self._standbys)
+            if free is not None and not is_done and not device.is_exclusive:
+                free.prepares, free.prepares_since_s = name, time.monotonic()
+                free.order(prepare=asdict(device), gpu=self._gpu_settings())
+
+    def _take_standby(self, slot: Slot) -> None:
+        """Give a place to the standby that is ready for its GPU, else to one that is for none, if any."""
+        ready = [each for each in self._standbys if each.is_prepared and each.prepares == slot.device.name]
+        found = [*ready, *(each for each in self._standbys if not each.prepares)]
+        if found:
+            self._standbys.remove(found[0])
+            self._take(slot, found[0])
 
     def _open(self, slot: Slot, process: WorkerProcess) -> None:
         process.is_open = True
@@ -313,7 +348,9 @@ class WorkerSupervisor:
         """A process has ended or was given up: report what is lost, and let a standby take its place."""
         lost = process.bury()
         self._ending.remove(process)
-        if process in self._starting or process.is_unfit:
+        if process in self._standbys and process.prepares:
+            self._preparable.discard(process.prepares)
+        elif process in self._starting or process.is_unfit:
             self._n_failures += 1
             pause_s = min(_MAX_PAUSE_S, 0.1 * 2**self._n_failures)
             self._not_before_s = time.monotonic() + pause_s
@@ -325,8 +362,8 @@ class WorkerSupervisor:
             self._leave(slot, process, lost)
             if process.is_open:
                 self._report(slot, process, lost)
-            if self._standbys and slot.is_free:
-                self._take(slot, self._standbys.pop())
+            if slot.is_free:
+                self._take_standby(slot)
         if self._calibration is not None:
             self._calibration.forget(process.worker)
         process.close()
@@ -353,6 +390,11 @@ class WorkerSupervisor:
             for slot in self._slots:
                 if slot.device.name == command.device and not isinstance(command, Trust):
                     slot.is_resting = isinstance(command, Rest)
+            if isinstance(command, Rest):
+                self._preparable.discard(command.device)
+                for process in self._standbys:
+                    if process.prepares == command.device:
+                        process.kill("sick", "its GPU rests")
             logger.warning("device %s: %s", command.device, command)
 
     def _report(self, slot: Slot, process: WorkerProcess, lost: tuple[Lost, ...]) -> None:
@@ -392,8 +434,9 @@ class WorkerSupervisor:
     def _wake_devices(self) -> None:
         """Open the places of devices whose rest is over; a standby takes them at once."""
         self._obey(self._health.apply(TimePassed(time.monotonic())))
-        while self._standbys and (slot := self._free_slot()) is not None:
-            self._take(slot, self._standbys.pop())
+        for slot in self._slots:
+            if slot.is_free:
+                self._take_standby(slot)
 
     def _watch(self) -> None:
         now_s = time.monotonic()
@@ -408,6 +451,10 @@ class WorkerSupervisor:
         for process in self._starting:
             if now_s - process.tally.started_s > _MAX_START_S:
                 process.kill("died", f"not ready after {_MAX_START_S:.0f} s")
+        for process in self._standbys:
+            is_late = now_s - process.prepares_since_s > _MAX_START_S
+            if process.prepares and not process.is_prepared and is_late:
+                process.kill("stuck", f"{process.prepares} was not ready after {_MAX_START_S:.0f} s")
         for process in [*self._placed(), *self._standbys, *self._starting, *self._ending]:
             is_due = process.killed_s and now_s - process.killed_s >= self._config.kill_timeout_s
             if is_due and process not in self._unkillable and not process.has_ended():

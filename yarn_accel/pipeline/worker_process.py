@@ -170,6 +170,8 @@ class WorkerProcess:
         is_on_probation: whether its device has to prove itself.
         is_unfit: whether it could not even start.
         has_lied: whether it said what cannot be true.
+        prepares: of a standby, the GPU that it makes ready, since `prepares_since_s`; empty: none.
+        is_prepared: whether it has done so.
         is_unkillable: whether SIGKILL did not end it in time, as in a driver that never returns (state D).
         killed_s: when it was first killed, monotonic seconds; 0: never.
         toolkit: the CUDA libraries it computes with, in one line; empty: none, or unknown.
@@ -188,6 +190,9 @@ class WorkerProcess:
         self.is_on_probation = False
         self.is_unfit = False
         self.has_lied = False
+        self.prepares = ""
+        self.prepares_since_s = 0.0
+        self.is_prepared = False
         self.is_unkillable = False
         self.killed_s = 0.0
         self.tally = Tally()

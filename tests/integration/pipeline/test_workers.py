@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import threading
 import time
 from collections import namedtuple
@@ -577,6 +578,22 @@ def test_a_gpu_worker_pins_memory_and_has_three_lanes(gpu_owner):
     owner.wait_for(lambda: owner.answers.keys() >= {3, 4, 5})
     assert [owner.answers[number].error for number in (3, 4, 5)] == [None] * 3, "all were begun"
     assert sorted(jobs for _, jobs in owner.batches[-3:]) == [[3], [4], [5]]
+
+
+def test_the_standby_of_the_only_gpu_has_a_context_and_takes_over_with_it(gpu_owner, wait_until):
+    owner = gpu_owner
+    assert owner.call(1, "gpu").error is None
+
+    def standbys():
+        return {row["device"]: row["pid"] for row in owner.pool.info() if row["state"] == "standby"}
+
+    wait_until(lambda: "cuda:0" in standbys(), "it is ready for the GPU")
+    pid = standbys()["cuda:0"]
+    os.kill(pid_of(owner, owner.worker), signal.SIGKILL)
+    owner.wait_for(lambda: len(owner.ups) == 2)
+    assert pid_of(owner, owner.ups[-1].worker) == pid
+    assert owner.call(1, "gpu").error is None
+    wait_until(lambda: "cuda:0" in standbys(), "the next one, too")
 
 
 def test_each_worker_sees_its_own_gpu_and_a_lost_one_stops_no_other(on_gpus, eight_gpus):

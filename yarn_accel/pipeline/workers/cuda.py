@@ -125,6 +125,10 @@ class CudaDevice:
         beside_bytes = held_bytes - pool.total_bytes() if held_bytes else _BESIDE_BYTES
         pool.set_limit(size=part_bytes - min(max(beside_bytes, 0), part_bytes // 2))
 
+    def free_memory(self) -> None:
+        """Give back what the pool keeps for later."""
+        self._cupy.get_default_memory_pool().free_all_blocks()
+
     def stream(self) -> CudaStream:
         """A stream for one lane: what is asked for within it is complete when it is left."""
         return CudaStream(self._cupy.cuda.Stream(non_blocking=True))

@@ -192,6 +192,7 @@ class Device:
         product: the model of the GPU.
         memory_bytes: of the GPU, or of the part; 0: unknown.
         n_sharing: workers of this server on it, which share its memory.
+        is_exclusive: one process at a time may have a context on it.
         is_for_rest: a CPU beside GPUs, which computes what has no form for these, and nothing else.
     """
 
@@ -203,6 +204,7 @@ class Device:
     product: str = ""
     memory_bytes: int = 0
     n_sharing: int = 1
+    is_exclusive: bool = False
     is_for_rest: bool = False
 
     def environment(self) -> dict[str, str]:

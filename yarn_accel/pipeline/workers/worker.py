@@ -152,6 +152,10 @@ class Worker:
             self._templates[order["template"]] = self._forms.template(
                 order["operation"], order["params"], specs_from(order["specs"])
             )
+        if "prepare" in order:
+            self._prepare_gpu(order["prepare"], order["gpu"])
+            self._device.free_memory()
+            self._channel.send(encode_object(prepared=order["prepare"]["name"]))
         if "take" in order:
             self._take(order["take"], order["gpu"])
         if "measure" in order:
@@ -161,7 +165,9 @@ class Worker:
         if place["cores"]:
             bind_to(place["cores"])
         if place["kind"] == "cuda":
-            self._prepare_gpu(place, settings)
+            if self._device is None:
+                self._prepare_gpu(place, settings)
+            self._channel.send(encode_object(taken=self._device.versions(), toolkit=self._device.toolkit))
 
     def _prepare_gpu(self, place: dict[str, Any], settings: dict[str, Any]) -> None:
         from yarn_accel.pipeline.workers.launching import Device
@@ -182,7 +188,6 @@ class Worker:
             executor.around = device.stream()
             executor.explain = self._explain
         self._lanes = Lanes(executors, self._answer)
-        self._channel.send(encode_object(taken=device.versions(), toolkit=device.toolkit))
 
     def _explain(self, error: BaseException) -> Failure:
         """As `CudaDevice.explain`; ends the process where it can compute no more.
