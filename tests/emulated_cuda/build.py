@@ -130,7 +130,9 @@ def _install() -> None:
         source = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation", f"cupy=={CUPY}"]
         path = f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}"
         # What pip asks of a source package before it keeps it works without CUDA in this form only.
-        variables = {**os.environ, "PATH": path, "CUPY_INSTALL_USE_STUB": "1", "PYTHONPATH": _site()}
+        variables = {**os.environ, "PATH": path, "CUPY_INSTALL_USE_STUB": "1"}
+        # Our own setuptools may be older than CuPy's description of itself asks for.
+        variables["PYTHONPATH"] = os.pathsep.join([str(_packages()), _site()])
         _run(*pip, "download", "--dest", VENV, *source, env=variables)
 
 

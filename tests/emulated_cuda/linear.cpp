@@ -111,20 +111,13 @@ int cublasGetMathMode(Handle* handle, int* mode) { return *mode = handle->math_m
     } \
     int cublas##L##getrsBatched(Handle* handle, int turn, int n, int n_right, const T* const* a, int lda, \
                                 const int* pivots, T* const* b, int ldb, int* status, int n_items) { \
-        if (is_device(status, 4)) return emulated::unsupported(__func__, NOT_SUPPORTED_BLAS); \
+        if (!pivots || is_device(status, 4)) return emulated::unsupported(__func__, NOT_SUPPORTED_BLAS); \
         *status = 0; \
         return begin_blas(handle, [=] { \
-            T one = 1; \
             char t = trans_of(turn); \
             int code; \
-            for (int i = 0; pivots && i < n_items; i++) \
+            for (int i = 0; i < n_items; i++) \
                 scipy_##l##getrs_(&t, &n, &n_right, a[i], &lda, pivots + (size_t)i * n, b[i], &ldb, &code); \
-            for (int i = 0; !pivots && i < n_items; i++) \
-                for (int step = 0; step < 2; step++) { \
-                    bool is_lower = (turn == 0) == (step == 0); \
-                    scipy_##l##trsm_("L", is_lower ? "L" : "U", &t, is_lower ? "U" : "N", &n, &n_right, &one, \
-                                     a[i], &lda, b[i], &ldb); \
-                } \
         }); \
     }
 PRODUCTS(S, s, float)
@@ -226,6 +219,44 @@ SOLVERS(C, c, C32, ungqr, unmqr)
 SOLVERS(Z, z, C64, ungqr, unmqr)
 
 // Eigenvalues, singular values, whole systems. LAPACK gets work of its own; real routines take no rwork.
+#define TRIANGLES(L, l, T) \
+    int cublas##L##trsmBatched(Handle* handle, int side, int fill, int turn, int diagonal, int m, int n, \
+                               const T* alpha, const T* const* a, int lda, T* const* b, int ldb, int n_items) { \
+        NEEDS(a, n_items, INVALID_VALUE_BLAS); \
+        NEEDS(b, n_items, INVALID_VALUE_BLAS); \
+        T x = *alpha; \
+        char s = side_of(side), u = uplo_of(fill), t = trans_of(turn), d = diag_of(diagonal); \
+        return begin_blas(handle, [=] { \
+            for (int i = 0; i < n_items; i++) \
+                scipy_##l##trsm_(&s, &u, &t, &d, &m, &n, &x, a[i], &lda, b[i], &ldb); \
+        }); \
+    }
+TRIANGLES(S, s, float)
+TRIANGLES(D, d, double)
+TRIANGLES(C, c, C32)
+TRIANGLES(Z, z, C64)
+
+#define PACKED(L, l, T) \
+    int cublas##L##tpttr(Handle* handle, int fill, int n, const T* packed, T* a, int lda) { \
+        NEEDS(a, (size_t)lda * (n - 1) + n, INVALID_VALUE_BLAS); \
+        char u = uplo_of(fill); \
+        return begin_blas(handle, [=] { \
+            int code; \
+            scipy_##l##tpttr_(&u, &n, packed, a, &lda, &code); \
+        }); \
+    } \
+    int cublas##L##trttp(Handle* handle, int fill, int n, const T* a, int lda, T* packed) { \
+        NEEDS(packed, (size_t)n * (n + 1) / 2, INVALID_VALUE_BLAS); \
+        char u = uplo_of(fill); \
+        return begin_blas(handle, [=] { \
+            int code; \
+            scipy_##l##trttp_(&u, &n, a, &lda, packed, &code); \
+        }); \
+    }
+void scipy_stpttr_(...), scipy_strttp_(...), scipy_dtpttr_(...), scipy_dtrttp_(...);
+PACKED(S, s, float)
+PACKED(D, d, double)
+
 #define GETRS(L, l, T) \
     int cusolverDn##L##getrs(Handle* handle, int turn, int n, int n_right, const T* a, int lda, const int* pivots, \
                              T* b, int ldb, int* status) { \

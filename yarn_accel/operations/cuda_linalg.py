@@ -34,7 +34,6 @@ from yarn_accel.operations.cuda_streams import (
     library,
     only,
     through_streams,
-    triangle_indices,
     upload,
     with_memory,
 )
@@ -343,15 +342,37 @@ def unpacked(triangles: Array) -> Array:
     Rows come first; columns lie together in memory.
     """
     n = int((8 * triangles.shape[1] + 1) ** 0.5 - 1) // 2
-    rows, columns = triangle_indices(n)
     full = cupy_module().zeros((len(triangles), n, n), dtype=triangles.dtype)
-    full[:, columns, rows] = triangles
+    triangles = cupy_module().ascontiguousarray(triangles)
+    blas, handle, letter = library("cublas", full)
+    if _has_triangle_routine(full):
+        lower = blas.CUBLAS_FILL_MODE_LOWER
+        getattr(blas, letter + "tpttr")(handle, lower, n, triangles.data.ptr, full.data.ptr, n)
+    else:
+        _for_each("unpack_triangle", full, np.int32(n), triangles)
     return full.transpose(0, 2, 1)
 
 
 def _packed(matrices: Array) -> Array:
-    rows, columns = triangle_indices(matrices.shape[-1])
-    return matrices[:, rows, columns]
+    """LAPACK's packed lower triangles ``(b, n (n + 1) / 2)`` of a device stack whose columns lie together."""
+    columns = cupy_module().ascontiguousarray(matrices.transpose(0, 2, 1))
+    n_items, n, _ = columns.shape
+    packed = cupy_module().empty((n_items, n * (n + 1) // 2), dtype=columns.dtype)
+    blas, handle, letter = library("cublas", columns)
+    if _has_triangle_routine(columns):
+        lower = blas.CUBLAS_FILL_MODE_LOWER
+        getattr(blas, letter + "trttp")(handle, lower, n, columns.data.ptr, n, packed.data.ptr)
+    else:
+        _for_each("pack_triangle", columns, np.int32(n), packed)
+    return packed
+
+
+def _has_triangle_routine(stack: Array) -> bool:
+    """Whether cuBLAS's tpttr and trttp move its triangles: one of real numbers, for which CuPy binds them.
+
+    Of a stack our own kernel moves all by one launch.
+    """
+    return len(stack) == 1 and bool(stack.dtype.kind == "f")
 
 
 # ---- products
@@ -556,34 +577,26 @@ def _triangular(
 def _triangular_together(
     triangles: Array, b: Array, is_lower: bool, is_unit: bool, is_transposed: bool
 ) -> None:
-    """All items by one call: getrsBatched with the other of the two factors of LU the identity.
-
-    CuPy has no binding of trsmBatched.
-    """
+    """All items by one call."""
     cupy = cupy_module()
     n = triangles.shape[-1]
-    if is_unit:
-        packed = cupy.tril(triangles, -1) + cupy.eye(n, dtype=b.dtype)
-    else:
-        packed = cupy.triu(triangles.transpose(0, 2, 1).conj() if is_lower else triangles)
-        is_transposed ^= is_lower
-    columns = cupy.ascontiguousarray(packed.transpose(0, 2, 1))
+    columns = cupy.ascontiguousarray(triangles.transpose(0, 2, 1))
     blas, handle, letter = library("cublas", b)
-    operation = _turn(blas, b, True) if is_transposed else blas.CUBLAS_OP_N
-    status = np.zeros(1, dtype=np.int32)
-    no_pivots = 0
+    one = np.ones(1, dtype=b.dtype)
     factors, right = addresses(columns), addresses(b)
-    getattr(blas, letter + "getrsBatched")(
+    getattr(blas, letter + "trsmBatched")(
         handle,
-        operation,
+        blas.CUBLAS_SIDE_LEFT,
+        blas.CUBLAS_FILL_MODE_LOWER if is_lower else blas.CUBLAS_FILL_MODE_UPPER,
+        _turn(blas, b, True) if is_transposed else blas.CUBLAS_OP_N,
+        blas.CUBLAS_DIAG_UNIT if is_unit else blas.CUBLAS_DIAG_NON_UNIT,
         n,
         b.shape[1],
+        one.ctypes.data,
         factors.data.ptr,
         n,
-        no_pivots,
         right.data.ptr,
         b.shape[-1],
-        status.ctypes.data,
         len(b),
     )
 

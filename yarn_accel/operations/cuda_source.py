@@ -227,6 +227,35 @@ extern "C" __global__ void mark_unsound(const REAL* stack, long long n, int widt
     if (is_bad) unsound[blockIdx.x] = 1;
 }
 
+/* Where element (row, column) of a lower triangle stands in LAPACK's packed storage, column after column. */
+__device__ long long packed_place(long long row, long long column, long long order)
+{
+    return row + column * (2 * order - column - 1) / 2;
+}
+
+/* The lower triangle of each item (order, order) of a stack of columns, from or to packed storage. */
+extern "C" __global__ void unpack_triangle(REAL* stack, long long n, int width, int order, const REAL* packed)
+{
+    REAL* a = stack + blockIdx.x * n * width;
+    const REAL* from = packed + blockIdx.x * ((long long)order * (order + 1) / 2) * width;
+    for (long long i = blockIdx.y * (long long)blockDim.x + threadIdx.x; i < n;
+         i += (long long)gridDim.y * blockDim.x)
+        if (i % order >= i / order)
+            for (int k = 0; k < width; k++)
+                a[i * width + k] = from[packed_place(i % order, i / order, order) * width + k];
+}
+
+extern "C" __global__ void pack_triangle(const REAL* stack, long long n, int width, int order, REAL* packed)
+{
+    const REAL* a = stack + blockIdx.x * n * width;
+    REAL* to = packed + blockIdx.x * ((long long)order * (order + 1) / 2) * width;
+    for (long long i = blockIdx.y * (long long)blockDim.x + threadIdx.x; i < n;
+         i += (long long)gridDim.y * blockDim.x)
+        if (i % order >= i / order)
+            for (int k = 0; k < width; k++)
+                to[packed_place(i % order, i / order, order) * width + k] = a[i * width + k];
+}
+
 /* Zeros above the diagonal of each item (order, order) of a stack of columns. */
 extern "C" __global__ void clear_upper(REAL* stack, long long n, int width, int order)
 {

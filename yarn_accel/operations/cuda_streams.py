@@ -277,13 +277,6 @@ def addresses(stack: Array) -> Array:
     return cupy_module().arange(start, start + step * len(stack), step, dtype=np.uintp)
 
 
-def triangle_indices(n: int) -> Tuple[Array, Array]:
-    """Rows and columns of the elements of LAPACK's packed lower triangle, on the device."""
-    cupy = cupy_module()
-    columns, rows = np.triu_indices(n)
-    return cupy.asarray(rows), cupy.asarray(columns)
-
-
 def attempt(work: Callable[[], Any]) -> Any:
     """The outcome, or the error that says why there is none."""
     try:

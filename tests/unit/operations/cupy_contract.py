@@ -180,8 +180,12 @@ class _Reader(ast.NodeVisitor):
 def bindings() -> Iterator[str]:
     """What is called of cuBLAS and cuSOLVER, whose names are put together when they are used."""
     for letter in "sdcz":
-        yield from (f"{BLAS}.{letter}{routine}" for routine in ("getrfBatched", "getrsBatched", "trsm"))
+        yield from (
+            f"{BLAS}.{letter}{routine}" for routine in ("getrfBatched", "getrsBatched", "trsm", "trsmBatched")
+        )
         yield from (f"{SOLVER}.{letter}{routine}" for routine in ("potrfBatched", "getrs"))
+        if letter in "sd":
+            yield from (f"{BLAS}.{letter}{routine}" for routine in ("tpttr", "trttp"))
         of_qr = ("ungqr", "unmqr") if letter in "cz" else ("orgqr", "ormqr")
         for routine in ("getrf", "potrf", "geqrf", *of_qr):
             yield from (f"{SOLVER}.{letter}{routine}{end}" for end in ("", "_bufferSize"))

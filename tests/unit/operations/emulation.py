@@ -335,6 +335,25 @@ class Solver:
         trsm = getattr(blas, letter + "trsm")
         right[:m] = trsm(1.0, factor, right[:m], lower=uplo == 0, trans_a=trans, diag=diag)
 
+    def _trsmBatched(
+        self, dtype, letter, handle, side, uplo, trans, diag, m, n, alpha, a, ld, b, ld_b, n_items
+    ):
+        for factor, right in zip(_at(a, (n_items,), "<u8"), _at(b, (n_items,), "<u8"), strict=True):
+            self._trsm(dtype, letter, handle, side, uplo, trans, diag, m, n, alpha, factor, ld, right, ld_b)
+
+    def _tpttr(self, dtype, letter, handle, uplo, n, packed, a, ld):
+        assert uplo == self.CUBLAS_FILL_MODE_LOWER
+        full = getattr(lapack, letter + "tpttr")(n, _at(packed, (n * (n + 1) // 2,), dtype), uplo="L")[0]
+        lower = np.tril_indices(n)
+        _at(a, (ld, n), dtype)[lower] = full[lower]
+
+    def _trttp(self, dtype, letter, handle, uplo, n, a, ld, packed):
+        assert uplo == self.CUBLAS_FILL_MODE_LOWER
+        found = getattr(lapack, letter + "trttp")(np.array(_at(a, (ld, n), dtype)[:n], order="F"), uplo="L")[
+            0
+        ]
+        _at(packed, (n * (n + 1) // 2,), dtype)[...] = found
+
     def _getrs(self, dtype, letter, handle, trans, n, n_right, a, ld, pivots, b, ld_b, status):
         right, swaps = _at(b, (ld_b, n_right), dtype), np.array(_at(pivots, (n,), "<i4"))
         getrs = getattr(lapack, letter + "getrs")
@@ -361,20 +380,12 @@ class Solver:
         self, dtype, letter, handle, trans, n, n_right, a, ld, pivots, b, ld_b, status, n_items
     ):
         _at(status, (1,), "<i4")[0] = 0
-        if pivots:
-            code = np.zeros(1, "<i4")
-            for i, (factor, right) in enumerate(
-                zip(_at(a, (n_items,), "<u8"), _at(b, (n_items,), "<u8"), strict=True)
-            ):
-                own = pivots + 4 * n * i, right, ld_b, code.ctypes.data
-                self._getrs(dtype, letter, handle, trans, n, n_right, factor, ld, *own)
-            return
-        for factor, right in zip(_at(a, (n_items,), "<u8"), _at(b, (n_items,), "<u8"), strict=True):
-            lower, upper = (0, 0, trans, 1), (0, 1, trans, 0)
-            for kind in (lower, upper) if trans == 0 else (upper, lower):
-                one = np.ones(1, dtype)
-                place = factor, ld, right, ld_b
-                self._trsm(dtype, letter, handle, *kind, n, n_right, one.ctypes.data, *place)
+        code = np.zeros(1, "<i4")
+        for i, (factor, right) in enumerate(
+            zip(_at(a, (n_items,), "<u8"), _at(b, (n_items,), "<u8"), strict=True)
+        ):
+            own = pivots + 4 * n * i, right, ld_b, code.ctypes.data
+            self._getrs(dtype, letter, handle, trans, n, n_right, factor, ld, *own)
 
     def _ormqr(self, dtype, letter, handle, side, trans, m, n, k, a, ld, tau, c, ld_c, work, n_work, status):
         is_complex = letter in "cz"

@@ -30,7 +30,7 @@ from tests.unit.operations.cupy_contract import (
     uses,
     wanted,
 )
-from tests.unit.operations.linear import general, positive_definite
+from tests.unit.operations.linear import general, lower_triangle, positive_definite
 from yarn_accel.operations import get, systems
 
 FAKE_GPU = Path(__file__).parent.parent / "pipeline/workers/fake_gpu"
@@ -108,8 +108,12 @@ def test_bindings_are_called_with_as_many_arguments_as_they_have(recorded, monke
     assert {use.path for use in called} == set(bindings())
     for module in ("cuda_linalg.py", "cuda_systems.py"):
         lines = modules()[f"operations/{module}"].splitlines()
+        parts, some = {
+            "cuda_linalg.py": (("tpttr", "trttp"), "sd"),
+            "cuda_systems.py": (("(solver, routine",), "dz"),
+        }[module]
         asking = {
-            (i, "dz" if "routine" in line and module == "cuda_systems.py" else "sdcz")
+            (i, some if any(part in line for part in parts) else "sdcz")
             for i, line in enumerate(lines, 1)
             if "getattr(blas," in line or "getattr(solver," in line
         }
@@ -127,6 +131,7 @@ def compute_all(dtype, n):
             arrays = [np.broadcast_to(array, (*stack, *array.shape)).copy() for array in (*factors, right)]
             get("solve").form("cuda")(arrays, {"factors": name, **params})
     get("qr").form("cuda")([general((n, n), dtype)], {"form": "separate"})
+    get("cholesky").form("cuda")([lower_triangle(definite)], {"triangle": "lower"})
     for stack in ((), (2,)):
         whole = [np.broadcast_to(array, (*stack, *array.shape)).copy() for array in (definite, right)]
         get("linsolve").form("cuda")(whole, {})
