@@ -1,6 +1,6 @@
 """The scheduler on the emulated OpenPBS: starts a second, what a look costs, and a burst of jobs.
 
-The emulated server (a Python process that answers C clients), the clients and the scheduler share this machine.
+The emulated server (a Python process that answers C clients), the clients and the scheduler share a machine.
 Its ``qrun`` takes the server as long as a real one took, measured on 23.06.06 (docs/openpbs.md).
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import resource
 import socket
@@ -143,7 +142,9 @@ def _bursts(quick: bool, say: Say) -> Iterator[Row]:
             found.append(_one_burst(backfill))
         what = f"burst of {_N_BURST} jobs, backfill {backfill}"
         first, looks, explained = zip(*found, strict=True)
-        yield measured(f"{what}: first start after the look", first, "s", goal="<= 1", note=_note("128 cores"))
+        yield measured(
+            f"{what}: first start after the look", first, "s", goal="<= 1", note=_note("128 cores")
+        )
         yield measured("... the look itself", looks, "s")
         yield measured("... every waiting job has its reason, after the look", explained, "s")
 

@@ -46,7 +46,7 @@ from torque_sched.batch.torque.native import NativePbs
 from torque_sched.batch.torque.pbs import Pbs
 from torque_sched.daemon.comments import CommentPlan
 from torque_sched.daemon.cycle import comment_of_start
-from torque_sched.emulation import EmulatedTorque
+from torque_sched.emulation import EmulatedCluster, EmulatedTorque
 from torque_sched.model.decisions import Start
 
 # ---- Torque by its own batch protocol beside Torque by its commands, in one run against the EMULATED server.
@@ -264,7 +264,7 @@ def _is_explained(burst: Burst, lines: Iterator[str]) -> bool:
     return len(burst.explained_s.keys() | burst.started) == _N_BURST
 
 
-def journal_lines(torque: EmulatedTorque) -> Iterator[str]:
+def journal_lines(torque: EmulatedCluster) -> Iterator[str]:
     """The journal's lines; an empty one where there is no further one now."""
     path = next(torque.home.glob("journal.*.jsonl"))
     with path.open(encoding="utf-8") as journal:

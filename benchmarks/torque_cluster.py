@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks import ROOT
 from torque_sched.batch.documents import hosts_text
 from torque_sched.batch.system import BatchSystem, OrderKind
-from torque_sched.emulation import EmulatedTorque
+from torque_sched.emulation import EmulatedCluster, EmulatedTorque
 from torque_sched.model.cluster import Job, JobId, NodeName, QueueName
 from torque_sched.model.decisions import NodeShare, Start
 from torque_sched.model.states import JobState
@@ -95,7 +95,7 @@ class Daemon:
 
     def __init__(
         self,
-        torque: EmulatedTorque,
+        torque: EmulatedCluster,
         port: int,
         settings: Mapping[str, object],
         environment: Mapping[str, str] | None = None,

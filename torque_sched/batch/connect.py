@@ -44,6 +44,7 @@ class ServerSettings:
         order_timeout_s: for each order.
         batch_system: whose commands they are; ``auto``: as ``qstat --version`` says.
         partition: of OpenPBS, whose queues and vnodes are ours; empty: those of none.
+        loads_folder: of OpenPBS, where the nodes' samplers write their files; empty: nowhere.
         heed_scheduling: whether nothing starts while the server's ``scheduling`` is False.
     """
 
@@ -56,6 +57,7 @@ class ServerSettings:
     batch_system: Literal["auto", "torque", "openpbs"] = "auto"
     partition: str = ""
     heed_scheduling: bool = True
+    loads_folder: str = ""
 
     def new_commands(self) -> Commands:
         """Runs the batch system's commands."""
@@ -113,7 +115,8 @@ def server_by_commands(
         return OpenPbs(
             commands, clock,
             query_timeout_s=settings.query_timeout_s, order_timeout_s=settings.order_timeout_s, note=note,
-            partition=settings.partition, heed_scheduling=settings.heed_scheduling,
+            partition=settings.partition, loads_folder=settings.loads_folder,
+            heed_scheduling=settings.heed_scheduling,
         )  # fmt: skip
     return Pbs(
         commands, clock,

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from torque_sched.adapters.home import HIGHEST_TRUSTED_UID
-from torque_sched.batch.openpbs import hook
+from torque_sched.batch.openpbs import hook, loads
 from torque_sched.batch.torque.event_port import DEFAULT_PORT
 from torque_sched.daemon.packaging import (
     RECORDS,
@@ -54,6 +54,9 @@ _UNITS = Path("/etc/systemd/system")
 @click.option(
     "--knock", multiple=True, metavar="ADDRESS:PORT", help="Whom the hook wakes. [127.0.0.1, port 15004]"
 )
+@click.option(
+    "--loads", "loads_file", metavar="FILE", help="Print the hook that shows the sampler's FILE of each node."
+)
 def install(
     act: str,
     home: Path | None,
@@ -65,13 +68,14 @@ def install(
     user: str,
     openpbs: bool,
     knock: tuple[str, ...],
+    loads_file: str | None,
 ) -> None:
     """Put torque-sched in pbs_sched's place. No daemon is stopped or started: that stays with you.
 
     With --openpbs only the server hook is put in place, or printed; a manager must do it.
     """
-    if openpbs:
-        _hook(act, knock)
+    if openpbs or loads_file:
+        _hook(act, knock, loads_file)
         return
     place = pbs_home(home)
     record = record_of(place, records)
@@ -102,8 +106,11 @@ def install(
         sys.exit(error.exit_code)
 
 
-def _hook(act: str, knock: tuple[str, ...]) -> None:
-    """The server hook: print it with its qmgr lines, apply it, or take it away."""
+def _hook(act: str, knock: tuple[str, ...], loads_file: str | None) -> None:
+    """The server hook: print it with its qmgr lines, apply it, or take it away; that of loads is printed."""
+    if loads_file:
+        _print_hook(loads.HOOK_NAME, loads.hook_text(loads_file), loads.qmgr_lines(f"{loads.HOOK_NAME}.py"))
+        return
     try:
         if act == "undo":
             for line in hook.undo():
@@ -114,13 +121,17 @@ def _hook(act: str, knock: tuple[str, ...]) -> None:
             for line in hook.apply(text):
                 click.echo(f"qmgr -c '{line}'")
             return
-        click.echo(text, nl=False)
-        click.echo(f"# As a manager, with the lines above in {hook.NAME}.py:")
-        for line in hook.qmgr_lines(f"{hook.NAME}.py"):
-            click.echo(f"# qmgr -c '{line}'")
+        _print_hook(hook.NAME, text, hook.qmgr_lines(f"{hook.NAME}.py"))
     except TorqueSchedError as error:
         click.echo(f"torque-sched install: {error}", err=True)
         sys.exit(error.exit_code)
+
+
+def _print_hook(name: str, text: str, lines: Sequence[str]) -> None:
+    click.echo(text, nl=False)
+    click.echo(f"# As a manager, with the lines above in {name}.py:")
+    for line in lines:
+        click.echo(f"# qmgr -c '{line}'")
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -366,6 +366,10 @@ class Config(BaseModel):
         True, "start nothing while the server's scheduling is False; false, at OpenPBS: do start, beside a "
         "native scheduler that is paused so",
     )  # fmt: skip
+    loads_folder: str = _key(
+        "",
+        "OpenPBS: folder of the nodes' samplers (HOST.sample); empty: only what a hook on the MoMs shows",
+    )
     transport: Transport = _key("auto", "how Torque is asked: native (its batch protocol), commands, or auto")
     trqauthd_socket: str = _key("", "empty: trqauthd-unix in the PBS home where it is, else in /tmp")
     addresses: tuple[str, ...] = _key((), "addresses to listen on; none: those of the server's host name")
@@ -510,7 +514,7 @@ class Config(BaseModel):
         return ServerSettings(
             home, self.transport, self.trqauthd_socket, self.commands,
             self.query_timeout_s, self.order_timeout_s,
-            self.batch_system, self.partition, self.heed_scheduling,
+            self.batch_system, self.partition, self.heed_scheduling, self.loads_folder,
         )  # fmt: skip
 
     def cycle_limits(self) -> CycleLimits:

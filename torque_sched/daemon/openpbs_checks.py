@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,8 @@ from torque_sched.adapters.commands import Commands, Completed
 from torque_sched.adapters.home import holder_of
 from torque_sched.batch.connect import command_environment
 from torque_sched.batch.openpbs import hook
+from torque_sched.batch.openpbs.loads import read_files, samples_of
+from torque_sched.batch.openpbs.parse.text import read_blocks
 from torque_sched.daemon.checks import Check, is_openpbs, ok, warning, wrong
 from torque_sched.daemon.config import Config, read_config
 from torque_sched.daemon.paths import Options
@@ -60,6 +63,7 @@ def openpbs_checks(options: Options, *, submits: bool) -> Iterator[Check]:
         yield _history(server)
         yield from native_schedulers(scheds, _processes(holder_of(options.lock)))
         yield _wake(hooks)
+        yield _loads(ask("pbsnodes", "-av"), config)
         yield _json(ask("qstat", "-f", "-F", "json"))
         yield _submission(ask) if submits else _python_of_hooks(server.get("pbs_version", ""), config)
     except TorqueSchedError as error:
@@ -147,6 +151,20 @@ def _wake(text: str) -> Check:
             "hook", f"{hook.NAME} is disabled or lacks events {', '.join(missing)}", "apply it anew"
         )
     return ok("hook", f"{hook.NAME} knocks at {', '.join(hook.EVENTS)}")
+
+
+def _loads(done: Completed, config: Config) -> Check:
+    """By which way the loads of nodes come."""
+    blocks = read_blocks(done.stdout, "Vnode", "pbsnodes")
+    files = read_files(Path(config.loads_folder), time.time()) if config.loads_folder else b""
+    by_hook, all_of_them = samples_of(blocks, b""), samples_of(blocks, files)
+    if all_of_them:
+        n_by_file = len(all_of_them.keys() - by_hook.keys())
+        return ok("loads", f"of {len(by_hook)} nodes by the hook on their MoM, of {n_by_file} by files")
+    return warning(
+        "loads", "none: jobs are placed by what they ask for alone",
+        "run the sampler on each node with loads_folder, or the hook of torque-sched install --loads FILE",
+    )  # fmt: skip
 
 
 def _json(done: Completed) -> Check:

@@ -15,7 +15,13 @@ interactive sessions (``qsub -I`` is refused as where there is no terminal), acc
 several servers in one cluster.
 """
 
-from torque_sched.emulation.emulated import EmulatedOpenPbs, EmulatedTorque, ManualClock, SentEvent
+from torque_sched.emulation.emulated import (
+    EmulatedCluster,
+    EmulatedOpenPbs,
+    EmulatedTorque,
+    ManualClock,
+    SentEvent,
+)
 from torque_sched.emulation.faults import Fault
 
-__all__ = ["EmulatedOpenPbs", "EmulatedTorque", "Fault", "ManualClock", "SentEvent"]
+__all__ = ["EmulatedCluster", "EmulatedOpenPbs", "EmulatedTorque", "Fault", "ManualClock", "SentEvent"]

@@ -47,11 +47,16 @@ class Reading:
 
 
 def reading_of(node: Node) -> Reading | None:
-    """The newest figures of a node; None before its first report."""
+    """The newest figures of a node; None before its first report.
+
+    A node of OpenPBS reports nothing itself: there the sampler's own time counts.
+    """
     by_node = measured_by_node(node)
-    if by_node is None or node.status is None:
-        return None
-    sample = sample_from_varattr(node.status.varattr) if node.status.varattr else None
+    sample = sample_from_varattr(node.status.varattr) if node.status and node.status.varattr else None
+    if by_node is None:
+        if sample is None:
+            return None
+        by_node = Measured(Load(), sample.at_s)
     if sample is None or by_node.sample_s - sample.at_s > _OLD_S:
         return Reading(by_node, {}, False)
     gpus, gpu_mem = by_node.load.gpus, by_node.load.gpu_mem_bytes

@@ -12,8 +12,10 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from torque_sched.adapters.commands import Commands, Completed
+from torque_sched.batch.openpbs.loads import read_files, samples_of, with_loads
 from torque_sched.batch.openpbs.parse.cluster import (
     Vnode,
     by_host,
@@ -101,7 +103,7 @@ def read_parts(outputs: Mapping[str, bytes], memory: ReadBefore) -> OpenPbsParts
     """What is in the outputs of a look.
 
     Args:
-        outputs: by the names of :data:`QUERIES`, and ``settings``, ``resources``, ``reservations``, ``ended``
+        outputs: by the names of :data:`QUERIES`, and ``settings``, ``resources``, ``loads`` ...
         memory: of the look before.
 
     Raises:
@@ -132,6 +134,7 @@ def _read_parts(outputs: Mapping[str, bytes], memory: ReadBefore) -> OpenPbsPart
     problems = (*jobs.problems, *ended.problems, *reserved.problems)
     queues = parse_queues(outputs["queues"], partition)
     nodes, bound = _bound(hosts, reserved.items)
+    nodes = with_loads(nodes, samples_of(blocks, outputs.get("loads", b"")))
     queues = replace(
         queues,
         items=tuple(
@@ -239,6 +242,7 @@ class OpenPbs(QueriedServer):
         order_timeout_s: for a qrun or a qalter.
         note: as `QueriedServer` has it.
         partition: whose queues and vnodes are ours; empty: those of none.
+        loads_folder: where the nodes' samplers write their files; empty: nowhere.
         heed_scheduling: whether the server's ``scheduling`` is our pause switch; False beside a native
             scheduler that is paused by it.
     """
@@ -255,12 +259,14 @@ class OpenPbs(QueriedServer):
         order_timeout_s: float = 30.0,
         note: Callable[[str], None] | None = None,
         partition: str = "",
+        loads_folder: str = "",
         heed_scheduling: bool = True,
     ) -> None:
         super().__init__(clock, query_timeout_s, note)
         self._commands = commands
         self._order_timeout_s = order_timeout_s
         self._partition = partition
+        self._loads_folder = loads_folder
         self._settings = f"{partition}\n{_PAUSES if heed_scheduling else ''}".encode()
         self._memory = ReadBefore()
         self._resources = b""
@@ -327,7 +333,9 @@ class OpenPbs(QueriedServer):
         self._said = said
 
     async def _ask_besides(self, outputs: dict[str, bytes]) -> None:
-        """Reservations where a vnode has any, and how jobs ended that are shown no more."""
+        """Loads from files, reservations where a vnode has any, and how jobs ended that are shown no more."""
+        if self._loads_folder:
+            outputs["loads"] = await asyncio.to_thread(read_files, Path(self._loads_folder), self._clock())
         if b"\n     resv = " in outputs["nodes"] or b"Queue: R" in outputs["queues"]:
             done = await self._run(_RESERVATIONS)
             if done.exit_code:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from torque_sched.batch.openpbs import hook
+from torque_sched.batch.openpbs.loads import RESOURCE
 from torque_sched.daemon.checks import Level
 from torque_sched.daemon.openpbs_checks import native_schedulers, openpbs_checks
 from torque_sched.daemon.paths import Options
@@ -46,9 +47,12 @@ def _lines(cluster: EmulatedOpenPbs, *, submits: bool = False) -> dict[str, tupl
 def test_all_is_well_once_the_hook_is_there(cluster: EmulatedOpenPbs) -> None:
     assert _lines(cluster)["hook"][0] == Level.WARNING
     hook.apply(hook.hook_text([("127.0.0.1", 9)]))
+    sample = "ts.at:1700000000;ts.cpu:1.50;ts.mem:2048"
+    cluster.run("qmgr", "-c", f"set node node1 resources_available.{RESOURCE} = '{sample}'")
     lines = _lines(cluster, submits=True)
     assert {level for level, _ in lines.values()} == {Level.OK}, lines
-    assert lines.keys() == {"version", "history", "native scheduler", "hook", "JSON", "submission"}
+    assert lines.keys() == {"version", "history", "native scheduler", "hook", "loads", "JSON", "submission"}
+    assert "of 1 nodes by the hook" in lines["loads"][1]
     assert not cluster.jobs()
 
 

@@ -55,6 +55,8 @@ _CLOSED = frozenset(
     {NodeState.DOWN, NodeState.OFFLINE, NodeState.UNKNOWN, NodeState.RESERVE, NodeState.OTHER}
 )
 _NOT_COUNTED = frozenset({"arch", "host", "vnode", "aoe", "eoe", "Qlist", "software"})
+_NO_PROPERTIES = frozenset({"torque_sched_sample"})
+"""What a hook of ours shows there (`openpbs.loads`)."""
 _EXCLUSIVE = frozenset({"default_excl", "default_exclhost", "force_excl", "force_exclhost"})
 _OWN_COUNTS = frozenset({"ncpus", "mem", "ngpus"})
 _NOBODY = JobId("nobody")
@@ -175,7 +177,7 @@ def _vnode(block: Block, kinds: Kinds) -> Vnode:
                 continue
             if resource in counted:
                 into[resource] = amount_of(text)
-            elif family == _AVAILABLE:
+            elif family == _AVAILABLE and resource not in _NO_PROPERTIES:
                 values = [text] if resource in kinds.booleans else text.split(",")
                 properties += [property_of(resource, value.strip(), kinds) for value in values]
     set_there = {each.partition("=")[0] for each in properties}
