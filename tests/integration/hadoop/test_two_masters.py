@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,13 @@ import pytest
 
 from tests.conftest import NEEDS_ROOT
 from tests.fixtures.command_server import run_command
+from tests.fixtures.two_masters import Masters
 from tests.fixtures.yarn_site import DEADLINE_S, Site, SiteOptions, site_up
 from tests.fixtures.yarn_site.job import Batch, Result, compare
 from tests.fixtures.yarn_site.small_dag import SmallDag
 from yarn_accel.errors import AccelError, UnavailableError
 from yarn_accel.storage import Store
-from yarn_accel.testbed.daemons import Pages
-from yarn_accel.testbed.plan import NAME_SERVICE, DaemonRole
-from yarn_accel.testbed.state import ClusterPaths
+from yarn_accel.testbed.plan import NAME_SERVICE
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.root]
 NAME = "two-masters"
@@ -48,47 +47,6 @@ def site(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, Any]) 
     options = SiteOptions(NAME, workers=2, accelerators=1, mode="netns", ha=True, sections=sections)
     with site_up(options, tmp_path_factory.mktemp(NAME)) as found:
         yield found
-
-
-class Masters:
-    """Which daemon of a role is active, and what happens to it."""
-
-    def __init__(self, site: Site, role: str) -> None:
-        self._site, self._role = site, role
-        self._pages = Pages(site.cluster.plan, ClusterPaths.of(NAME))
-        is_hdfs = role == "namenode"
-        self._active = self._pages.active_namenode if is_hdfs else self._pages.active_resourcemanager
-
-    def active(self) -> str:
-        """The node of the active one; empty while there is none."""
-        node = self._active()
-        return node.name if node is not None else ""
-
-    def _state(self, node: str) -> str:
-        """What a ResourceManager says of itself: it may think for a while that it is active still."""
-        where = self._site.cluster.plan.node(node)
-        answer = self._pages.get(where, DaemonRole.RESOURCEMANAGER, "/ws/v1/cluster/info")
-        return str(((answer or {}).get("clusterInfo") or {}).get("haState", ""))
-
-    @contextmanager
-    def without(self, signum: int) -> Iterator[None]:
-        """Have the active one killed or stopped; at the end of the block it is there again, as standby."""
-        lost = self._site.until(f"a {self._role} is active", self.active)
-        pid = self._site.cluster.kill(lost, self._role, signum)
-        try:
-            yield
-            self._site.until(f"the other {self._role} is active", lambda: self.active() not in ("", lost))
-        finally:
-            is_stopped = signum == signal.SIGSTOP and Path(f"/proc/{pid}").exists()
-            if is_stopped:
-                os.kill(pid, signal.SIGCONT)
-            self._site.cluster.start(lost, self._role)
-        if is_stopped and self._role == "resourcemanager":
-            began_s = time.monotonic()
-            self._site.until("it steps down", lambda: self._state(lost) == "STANDBY")
-            print(f"the {self._role} that hung was standby {time.monotonic() - began_s:.1f} s later")
-        self._site.until("all daemons are healthy", lambda: self._site.cluster.status().is_healthy)
-        assert self.active() not in ("", lost)
 
 
 class Writer:
@@ -148,7 +106,7 @@ def test_no_file_is_lost_with_the_active_namenode(site: Site) -> None:
     store = Store(site.cluster.conf_dir)
     with Writer(store, f"hdfs://{NAME_SERVICE}/written") as writer:
         site.until("some files are written", writer.has_written(5))
-        with Masters(site, "namenode").without(signal.SIGKILL):
+        with Masters(site.cluster, "namenode").without(signal.SIGKILL):
             site.until("files are written again", writer.has_written(5))
     print(f"no file was written for {writer.longest_gap_s():.1f} s; {len(writer.refusals)} refusals")
     writer.check()
@@ -156,7 +114,7 @@ def test_no_file_is_lost_with_the_active_namenode(site: Site) -> None:
 
 
 def test_the_standby_resourcemanager_has_the_nodes(site: Site) -> None:
-    with Masters(site, "resourcemanager").without(signal.SIGKILL):
+    with Masters(site.cluster, "resourcemanager").without(signal.SIGKILL):
         began_s = time.monotonic()
         site.until("both nodes are there", lambda: has_nodes(site))
         print(f"the ResourceManager had its nodes after {time.monotonic() - began_s:.1f} s")
@@ -196,7 +154,7 @@ def test_doctor_finds_the_troubles_of_two_masters(site: Site, tmp_path: Path) ->
     ):
         found = examined(site, changed(conf_dir, tmp_path / str(number), name, value))
         assert code in found, (name, found)
-    masters = Masters(site, "namenode")
+    masters = Masters(site.cluster, "namenode")
     active = site.until("a namenode is active", masters.active)
     (standby,) = {"master", "master2"} - {active}
     site.cluster.kill(standby, "namenode")
@@ -210,12 +168,36 @@ def test_doctor_finds_the_troubles_of_two_masters(site: Site, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+def test_a_start_goes_on_with_the_other_namenode(site: Site) -> None:
+    """The active one dies as the start begins to pack."""
+    began_s = time.monotonic()
+    starting = site.begin("start", "--config", str(site.settings))
+    assert starting.stderr is not None
+    try:
+        said = ""
+        while "packing the environment" not in said:
+            line = starting.stderr.readline()
+            said += line
+            assert line, said
+        with Masters(site.cluster, "namenode").without(signal.SIGKILL):
+            _, err = starting.communicate(timeout=DEADLINE_S)
+    finally:
+        starting.kill()
+    assert starting.returncode == 0, said + err
+    site.until("every accelerator node serves and every other is bound", site.is_whole)
+    n_tries = err.count("trying again")
+    print(f"start without the NameNode: {time.monotonic() - began_s:.1f} s, {n_tries} tries again")
+    assert len(site.applications()) == 1
+    site.stop()
+
+
+@pytest.mark.slow
 def test_a_start_goes_on_with_the_other_resourcemanager(site: Site) -> None:
     began_s = time.monotonic()
     starting = site.begin("start", "--config", str(site.settings))
     try:
         site.until("it is submitted", site.applications)
-        with Masters(site, "resourcemanager").without(signal.SIGKILL):
+        with Masters(site.cluster, "resourcemanager").without(signal.SIGKILL):
             _, err = starting.communicate(timeout=DEADLINE_S)
     finally:
         starting.kill()
@@ -267,7 +249,7 @@ def test_nothing_is_lost_or_doubled(
         job = batch.begin(name)
         site.until("the job is under way", lambda: job.is_under_way(5))
         at = time.time()
-        with Masters(site, role).without(signum):
+        with Masters(site.cluster, role).without(signum):
             site.until("files are written", writer.has_written(5))
             dag.go_on()
             site.until("YARN answers", lambda: has_nodes(site))
