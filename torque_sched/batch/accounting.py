@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from pathlib import Path
 
-from torque_sched.batch.torque.parse.accounting import job_from_accounting, parse_accounting
-from torque_sched.errors import DocumentError, RecordError
+from torque_sched.batch.openpbs.parse.jobs import job_of_accounting
+from torque_sched.batch.torque.parse.accounting import (
+    AccountingRecord,
+    job_from_accounting,
+    parse_accounting,
+)
+from torque_sched.errors import DocumentError, ModelError, RecordError
 from torque_sched.model.cluster import Job
 
 _DAY = re.compile(r"[0-9]{8}")
@@ -59,6 +64,20 @@ def read_on(
     return AccountingPart(tuple(jobs), reached, tuple(problems))
 
 
+def job_of_record(record: AccountingRecord) -> Job:
+    """The job of an S or E record, as Torque or OpenPBS writes it.
+
+    Raises:
+        RecordError: the record is of another type, or a time or what it holds is garbled.
+    """
+    if record.type not in {"S", "E"} or "Resource_List.select" not in record.attributes:
+        return job_from_accounting(record)
+    try:
+        return job_of_accounting(record.job, record.attributes, is_over=record.type == "E")
+    except ModelError as error:
+        raise RecordError(f"job {record.job[:60]}: {error.message}", cure=error.cure) from error
+
+
 def _lines(path: Path, begin: int, left_bytes: int) -> tuple[bytes, bool]:
     """Whole lines from an offset on, and whether they are all there are."""
     with path.open("rb") as opened:
@@ -82,7 +101,7 @@ def _jobs(data: bytes, place: str, zone: tzinfo, problems: list[RecordError]) ->
     for record in parsed.items:
         if record.type == "E":
             try:
-                yield job_from_accounting(record)
+                yield job_of_record(record)
             except RecordError as error:
                 cure = error.cure or "the other records are used; look at this one in the file"
                 problems.append(RecordError(f"{place}: {error.message}", cure=cure))

@@ -119,7 +119,7 @@ class Shape:
         procs: processors anywhere, 0 if pieces are asked for.
         gpus_anywhere: GPUs to go with `procs`.
         may_share: several pieces may lie on one node.
-        is_scattered, node_group: as `Request` has them.
+        mixes_tasks, is_scattered, node_group: as `Request` has them.
         empty: only nodes without another job.
         user: set where who else is on the node matters.
     """
@@ -134,6 +134,7 @@ class Shape:
     empty: bool = False
     access: AccessPolicy | None = None
     user: str = ""
+    mixes_tasks: bool = False
     is_scattered: bool = False
     node_group: str = ""
 
@@ -342,6 +343,7 @@ def _asked(request: Request) -> tuple[object, ...]:
         request.node_exclusive,
         request.access,
         request.opsys,
+        request.mixes_tasks,
         request.is_scattered,
         request.node_group,
     )
@@ -359,6 +361,7 @@ def _shape(request: Request, pieces: tuple[ResourceChunk, ...], fit: Fit, user: 
         empty=request.wants_empty_nodes,
         access=request.access,
         user=user,
+        mixes_tasks=request.mixes_tasks,
         is_scattered=request.is_scattered,
         node_group=request.node_group,
     )

@@ -293,7 +293,7 @@ class Search:
         self.prepare(shape)
         if shape.procs or shape.may_share:
             parts = Spread(self.ledger, self.scorer, who.is_kept_out).find(shape, self._nodes_by_piece(shape))
-            if parts is None and len(shape.pieces) > 1:
+            if parts is None and shape.mixes_tasks and len(shape.pieces) > 1:
                 parts = self._find_packed(shape, who)
         else:
             parts = self._find_apart(shape, who)

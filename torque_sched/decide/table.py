@@ -52,6 +52,7 @@ class DemandPart:
         may_share: several pieces may lie on one node.
         kept_slots: for each of `nodes`, slots that must stay free beside it (for idle GPUs).
         most: for each of `nodes`, how many pieces it may take; None: one, or all that fit if they may share.
+        mixes: its pieces may share nodes with those of other parts, too.
     """
 
     nodes: Indices
@@ -64,6 +65,7 @@ class DemandPart:
     may_share: bool = False
     kept_slots: Amounts | None = None
     most: Amounts | None = None
+    mixes: bool = False
     _among: set[int] = field(default_factory=set, init=False, repr=False)
 
     def has(self, node: int) -> bool:
@@ -406,7 +408,7 @@ class NodeTable:
             part, left = need.parts[place], need.parts[place].count
             before = taken[part.nodes]
             beside: Amounts = np.zeros_like(counts[place])
-            if part.may_share and before.any():
+            if part.mixes and before.any():
                 beside = self._pieces(part, need.kept_out_by, inside[place], self._held_by(need, chosen))
             alone = np.where(before > 0, beside, counts[place])
             n_here = np.where(self.has_many[part.nodes], np.maximum(counts[place] - before, 0), alone)
@@ -463,7 +465,7 @@ class NodeTable:
                     self.held(part, node, n),
                     NodeShare(self.names[node], part.slots * n, part.gpus * n),
                 )
-                if node in at and part.may_share:
+                if node in at and part.mixes:
                     i = at[node]
                     had = held[i], shares[i]
                     is_alone = self.is_exclusive[node]

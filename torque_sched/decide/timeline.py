@@ -362,6 +362,7 @@ class Needs:
             bool(shape.procs) or shape.may_share,
             _kept_slots(nodes, piece, shape) if self._search.ledger.keeps_slots else None,
             None if bool(shape.procs) or shape.may_share else most,
+            shape.may_share and shape.mixes_tasks,
         )
 
     def _rows_for(

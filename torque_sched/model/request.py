@@ -69,6 +69,8 @@ class Request:
     """From ``nodes=``; every piece of one chunk lies on a node of its own."""
     tasks: tuple[Chunk, ...] = ()
     """From ``-L tasks=`` or an OpenPBS select placed freely; pieces may share a node."""
+    mixes_tasks: bool = False
+    """Whether tasks of different kinds may share a node, too."""
     is_scattered: bool = False
     """Whether no two pieces share a node, not even those of different chunks."""
     node_group: str = ""

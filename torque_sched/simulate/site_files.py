@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torque_sched.batch.torque.parse.accounting import job_from_accounting, parse_accounting
+from torque_sched.batch.accounting import job_of_record
+from torque_sched.batch.torque.parse.accounting import parse_accounting
 from torque_sched.batch.torque.parse.pbsnodes import parse_pbsnodes
 from torque_sched.batch.torque.parse.qmgr import parse_qmgr
 from torque_sched.batch.torque.parse.qstat import queue_from_record, server_from_record
@@ -114,7 +115,7 @@ def _one_day(path: Path) -> tuple[list[Job], list[str]]:
         if record.type != "E":
             continue
         try:
-            jobs.append(job_from_accounting(record))
+            jobs.append(job_of_record(record))
         except RecordError as error:
             troubles.append(f"{name}: {error.message}: {error.cure or 'the other records are used'}")
     return jobs, troubles

@@ -134,7 +134,8 @@ def test_a_damaged_value_in_an_accounting_record_costs_that_record_alone(
         history = History.open(None, accounting=Path(folder))
         history.observe(snapshot([], []))
         history.close()
-    ids = [each.id for each in part.jobs]
+    ids = [each.id for each in part.jobs if each.id != "900.head"]
+    assert len(ids) == len(part.jobs) - is_mixed
     assert [f"{100 + number}.head" for number in range(5) if number != at] == [
         each for each in ids if each != f"{100 + at}.head"
     ]

@@ -23,6 +23,7 @@ from tests.fixtures.openpbs_outputs import (
     vnode,
 )
 from torque_sched.adapters.commands import Commands, Completed
+from torque_sched.batch.accounting import job_of_record
 from torque_sched.batch.connect import ServerSettings, snapshot_in
 from torque_sched.batch.openpbs.parse.cluster import kinds_of, parse_vnodes
 from torque_sched.batch.openpbs.parse.jobs import parse_jobs
@@ -38,6 +39,7 @@ from torque_sched.batch.openpbs.pbs import (
     read_snapshot,
 )
 from torque_sched.batch.system import Look, OrderKind, OrderResult
+from torque_sched.batch.torque.parse.accounting import parse_accounting
 from torque_sched.daemon.pending_orders import PendingOrders
 from torque_sched.decide.context import Context, Reservation
 from torque_sched.decide.decide import decide
@@ -744,3 +746,26 @@ def test_the_version_says_which_commands_these_are(answer: str, dialect: str, tm
     settings = ServerSettings(tmp_path, "auto", "", str(tmp_path), 10.0, 10.0)
     assert settings.dialect() == dialect
     assert replace(settings, batch_system="torque").dialect() == "torque"
+
+
+def test_accounting_has_what_a_job_held_and_asked() -> None:
+    records = parse_accounting(golden("accounting-sample")).items
+    jobs = {each.job: job_of_record(each) for each in records if each.type == "S" and each.job[0] in "24"}
+    multi = jobs["2.head"]
+    assert multi.slots_by_node() == {"node3": 1, "node2": 1, "node1": 2}
+    assert (multi.user, multi.group, multi.name, multi.request.n_procs) == ("bob", "bob", "multi", 4)
+    assert jobs["4.head"].request.n_gpus == len(jobs["4.head"].allocated_gpus) == 1
+    ended = (
+        b"11/22/2026 14:20:00;E;2.head;user=bob group=bob project=p jobname=m queue=workq ctime=1795356748 "
+        b"qtime=1795356748 etime=1795356748 start=1795356778 exec_host=n1/0*2 exec_vnode=(n1:ncpus=2) "
+        b"Resource_List.ncpus=2 Resource_List.select=2:ncpus=1:feature=fast Resource_List.walltime=01:00:00 "
+        b"session=5 end=1795357200 Exit_status=0 resources_used.cput=00:02:30 "
+        b"resources_used.walltime=00:07:02 run_count=1\n"
+    )
+    (record,) = parse_accounting(ended).items
+    over = job_of_record(record)
+    assert (over.state, over.start_s, over.comp_s, over.exit_status) == (
+        JobState.COMPLETED, 1795356778.0, 1795357200.0, 0,
+    )  # fmt: skip
+    assert (over.slots_by_node(), over.walltime_s, over.request.n_procs) == ({"n1": 2}, 3600.0, 2)
+    assert (over.used.walltime_s, over.used.cput_s) == (422.0, 150.0)

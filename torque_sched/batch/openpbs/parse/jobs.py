@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timezone, tzinfo
 
 from torque_sched.batch.openpbs.parse.select import Kinds, parse_exec_vnode, request_of
@@ -76,20 +78,21 @@ def job_of(block: Block, kinds: Kinds, zone: tzinfo = timezone.utc) -> Job:
         RecordError: id, state, queue or what it holds are missing or garbled.
         ModelError: a number in it is impossible.
     """
-    given = block.attributes()
+    return _job(block.place, block.name, block.attributes(), kinds, zone)
+
+
+def _job(place: str, name: str, given: Mapping[str, str], kinds: Kinds, zone: tzinfo) -> Job:
     state = _STATES.get(given.get("job_state", ""))
     if state is None or "queue" not in given:
-        raise RecordError(
-            f"{block.place}: no queue, or no state that is known: {given.get('job_state')!r:.20}"
-        )
-    sequence, index = job_number(block.name)
+        raise RecordError(f"{place}: no queue, or no state that is known: {given.get('job_state')!r:.20}")
+    sequence, index = job_number(name)
     # The server leaves words of a start that failed, and of the parent's on a member that waits.
     holds = state not in _WAITING and index != -1
     owner, get = given.get("Job_Owner", ""), given.get
     slots, gpus = _held(get("exec_vnode", "")) if holds else ((), ())
     limit = given.get("max_run_subjobs")
     return Job(
-        id=JobId(block.name), state=state, queue=QueueName(given["queue"]), request=request_of(given, kinds),
+        id=JobId(name), state=state, queue=QueueName(given["queue"]), request=request_of(given, kinds),
         name=get("Job_Name", ""), owner=owner, user=get("euser") or owner.partition("@")[0],
         group=get("egroup", ""), sequence=sequence, array_index=index,
         array_slot_limit=None if limit is None else count(limit), priority=_count(given, "Priority"),
@@ -108,6 +111,46 @@ def job_of(block: Block, kinds: Kinds, zone: tzinfo = timezone.utc) -> Job:
         interactive=get("interactive", "False") not in {"False", "0"},
         rerunnable=get("Rerunable", "True") == "True",
         queue_rank=_count(given, "queue_rank"),
+    )  # fmt: skip
+
+
+_OF_ACCOUNTING = {
+    "user": "euser", "group": "egroup", "account": "Account_Name", "jobname": "Job_Name", "start": "stime",
+    "end": "obittime",
+}  # fmt: skip
+_EXEC_VNODE = re.compile(r" exec_vnode=(\S+)")
+
+
+def job_of_accounting(name: str, given: Mapping[str, str], *, is_over: bool) -> Job:
+    """The job of an S or E record of accounting; of its chunks processors, GPUs and memory.
+
+    Which other words of a chunk are counted, and which are kinds of nodes, no record says.
+
+    Args:
+        name: its id.
+        given: the attributes, where what Torque does not know is a part of the value before.
+        is_over: an E record.
+
+    Raises:
+        RecordError: what it holds is garbled.
+        ModelError: a number in it is impossible.
+    """
+    held = _EXEC_VNODE.search(given.get("exec_host", ""))
+    attributes = {_OF_ACCOUNTING.get(key, key): text.partition(" ")[0] for key, text in given.items()}
+    attributes |= {
+        "Job_Name": given.get("jobname", ""), "job_state": "F" if is_over else "R", "substate": "42",
+        "exec_vnode": held.group(1) if held else "",
+    }  # fmt: skip
+    attributes.setdefault("queue", "")
+    job = _job("job " + name[:60], name, attributes, Kinds(), timezone.utc)
+    request = job.request
+    return replace(
+        job,
+        request=replace(
+            request, node_group="",
+            chunks=tuple(replace(chunk, properties=()) for chunk in request.chunks),
+            tasks=tuple(replace(chunk, properties=()) for chunk in request.tasks),
+        ),
     )  # fmt: skip
 
 

@@ -212,6 +212,7 @@ def _request(
     return Request(
         chunks=() if is_free else chunks,
         tasks=chunks if is_free else (),
+        mixes_tasks=is_free,
         is_scattered=is_scattered,
         node_group="" if is_pack else how.group,
         walltime_s=walltime_s,
