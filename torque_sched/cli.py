@@ -20,7 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "check-config": "Print the settings in effect: our own file, and what pbs_sched's own files say.",
     "cycle": "Run one cycle and print every decision.",
     "doctor": "Examine commands, rights, versions, clock, names and ports.",
-    "emulate": "Run an EMULATED Torque in DIRECTORY: put its commands, DIRECTORY/bin, first on PATH.",
+    "emulate": "Run an EMULATED Torque or OpenPBS in DIRECTORY; put DIRECTORY/bin first on PATH.",
     "explain": "Say why JOB waits, node by node, its guaranteed start, what it will use; or all about NODE.",
     "install": "Put torque-sched in pbs_sched's place.",
     "parse": "Show what was understood of an output saved in FILE (``-`` for standard input).",

@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.pass_context
 def emulate(context: click.Context, directory: Path) -> None:
-    """Run an EMULATED Torque or OpenPBS in DIRECTORY: put its commands, DIRECTORY/bin, first on PATH.
+    """Run an EMULATED Torque or OpenPBS in DIRECTORY; put DIRECTORY/bin first on PATH.
 
     `torque-sched emulate openpbs init` makes an OpenPBS in the folder openpbs.
     """
