@@ -392,7 +392,9 @@ class RpcConnection:
         event = next(iter(self._protocol.begin()), None)
         self._writer.write(self._protocol.data_to_send())
         while not isinstance(event, LoggedIn):
-            data = await self._reader.read(_CHUNK_BYTES)
+            data = b""
+            with contextlib.suppress(ConnectionError):
+                data = await self._reader.read(_CHUNK_BYTES)
             if not data:
                 raise ConnectionResetError("closed during the login")
             self._protocol.receive_data(data)
