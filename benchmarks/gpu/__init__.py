@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MINUTES", "SECTIONS", "draw", "require", "run"]
 
-SECTIONS = ("operations", "factorizations", "batches", "overlap", "workers", "images", "paper")
+SECTIONS = (
+    *("operations", "factorizations", "batches", "forms", "tenants", "overlap", "workers", "images", "paper"),
+    "killed",
+)
 MINUTES = 4.5
 _GRACE_S = 15.0
 """After its time a section may finish what it is at."""
@@ -68,16 +71,19 @@ def run(
 
 def table() -> Mapping[str, Callable[[GpuSetting], Iterable[list[Row]]]]:
     """Each of `SECTIONS`, by name, with what gives its rows."""
-    from benchmarks.gpu import cases, factorizations, images, overlap
+    from benchmarks.gpu import cases, factorizations, images, overlap, requests
 
     return {
         "operations": cases.operation_rows,
         "factorizations": factorizations.factorization_rows,
         "batches": factorizations.batch_rows,
+        "forms": requests.form_rows,
+        "tenants": requests.tenant_rows,
         "overlap": overlap.overlap_rows,
         "workers": factorizations.worker_rows,
         "images": images.image_rows,
         "paper": factorizations.paper_rows,
+        "killed": requests.killed_rows,
     }
 
 

@@ -79,6 +79,11 @@ def cases() -> Iterator[Case]:
     yield Case("gemm", (square, random.standard_normal((40, 30))))
     factors = get("lu").run([square.copy()], {}).arrays
     yield Case("solve", (factors["lu"], factors["piv"], random.standard_normal(40)))
+    definite = square @ square.T + 40.0 * np.eye(40)
+    for operation in ("linsolve", "lstsq"):
+        yield Case(operation, (definite, random.standard_normal((40, 3))))
+    for operation in ("inv", "slogdet"):
+        yield Case(operation, (definite,))
     yield Case("residual", (square, factors["lu"], factors["piv"]), {"operation": "lu"})
     yield Case("svd", (square,))
     yield Case("eigh", (square + square.T,))

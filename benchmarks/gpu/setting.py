@@ -20,13 +20,16 @@ from benchmarks.result import Row, not_measured
 from yarn_accel.errors import AccelError
 
 SHARES = {
-    "operations": 0.12,
-    "factorizations": 0.3,
-    "batches": 0.12,
-    "overlap": 0.09,
-    "workers": 0.1,
-    "images": 0.1,
-    "paper": 0.17,
+    "operations": 0.1,
+    "factorizations": 0.27,
+    "batches": 0.11,
+    "forms": 0.1,
+    "tenants": 0.04,
+    "overlap": 0.07,
+    "workers": 0.09,
+    "images": 0.09,
+    "paper": 0.09,
+    "killed": 0.04,
 }
 """Of all the time, by section."""
 

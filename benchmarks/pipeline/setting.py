@@ -215,7 +215,7 @@ def packed(
     client: Client, work: Iterable[Call], window: int, pack: int
 ) -> Iterator[tuple[Call, Reply | AccelError]]:
     """As `Client.map`, with so many calls as one request, as a `Dispatcher` sends them."""
-    source = CallSource(work, window, pack=pack, takes_stacks=client.takes_stacks)
+    source = CallSource(work, window, False, pack, client.takes_stacks, lambda: client.pack_bytes)
     while True:
         while client.n_in_flight < window:
             following = source.next()

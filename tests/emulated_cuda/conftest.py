@@ -1,12 +1,17 @@
 """The tests here run by ``make test-cuda-emulated`` alone, which starts Python with the emulated CUDA."""
 
+import contextlib
 import ctypes
 import importlib
 import os
+from collections import namedtuple
 
 import pytest
 
 from yarn_accel.pipeline.workers.cuda import probe
+
+Counts = namedtuple("Counts", "copies_in bytes_in copies_out bytes_out launches waits")
+"""What is asked of a GPU: copies and their bytes, kernels and routines, and waits of the host."""
 
 IS_EMULATED = "EMULATED_CUDA_OPTIONS" in os.environ
 
@@ -41,3 +46,17 @@ def hold(cupy):
     library = ctypes.CDLL("libcuda.so.1")
     yield library.emulated_hold
     library.emulated_hold(False)
+
+
+@contextlib.contextmanager
+def counted():
+    """``with counted() as found:`` and afterwards ``found`` has the one `Counts` of what was inside."""
+
+    def read():
+        numbers = (ctypes.c_longlong * len(Counts._fields))()
+        ctypes.CDLL("libcuda.so.1").emulated_counts(numbers)
+        return numbers
+
+    before, found = read(), []
+    yield found
+    found.append(Counts(*(now - then for now, then in zip(read(), before, strict=True))))

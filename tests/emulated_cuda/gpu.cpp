@@ -140,6 +140,11 @@ Machine& machine() {
     return *made;
 }
 
+// What was asked of all GPUs so far, in the order of tests/emulated_cuda/conftest.py's Counts.
+struct Counts {
+    std::atomic<long long> copies_in{0}, bytes_in{0}, copies_out{0}, bytes_out{0}, launches{0}, waits{0};
+} counts;
+
 thread_local int current_gpu = 0, last_error = 0;
 
 cudaError_t runtime(int status) { return (cudaError_t)(status ? last_error = status : 0); }
@@ -297,6 +302,8 @@ int copy(void* to, const void* from, size_t n_bytes, int kind, cudaStream_t hand
         return complain(cudaErrorInvalidValue, "a copy from or to memory that is not of the kind it says");
     CUstream_st* stream = stream_of(handle);
     if (!stream) return complain(cudaErrorInvalidResourceHandle, "a stream of another device, or none");
+    if (to_gpu && !from_gpu) counts.copies_in++, counts.bytes_in += n_bytes;
+    if (from_gpu && !to_gpu) counts.copies_out++, counts.bytes_out += n_bytes;
     bool is_staged = !from_gpu && !is_kind(from, n_bytes, PINNED);
     if (is_staged) {
         auto staged = std::make_shared<std::vector<char>>((const char*)from, (const char*)from + n_bytes);
@@ -305,6 +312,7 @@ int copy(void* to, const void* from, size_t n_bytes, int kind, cudaStream_t hand
         push(stream, [=] { return memmove(to, from, n_bytes), 0; }, false);
     }
     if (!waits && (to_gpu || is_kind(to, n_bytes, PINNED))) return 0;
+    counts.waits++;
     mark(stream).wait();
     return stream->gpu->sticky;
 }
@@ -335,6 +343,7 @@ namespace emulated {
 int enqueue(CUstream_st* handle, std::function<int()> run) {
     int late = 0;
     if (int error = enter("launch", &late)) return error;
+    counts.launches++;
     CUstream_st* stream = stream_of(handle);
     if (!stream) return complain(cudaErrorInvalidResourceHandle, "a stream of another device, or none");
     push(stream, [=] { return late ? late : run(); }, false);
@@ -352,6 +361,13 @@ extern "C" {
 void emulated_hold(bool is_held) { machine().is_held = is_held; }
 // For tests: an error of this process's context that stays.
 void emulated_fail(int error) { machine().gpus[current_gpu]->sticky = error; }
+
+// For tests: what was asked for, as six numbers.
+void emulated_counts(long long* found) {
+    const std::atomic<long long>* all[] = {&counts.copies_in,  &counts.bytes_in, &counts.copies_out,
+                                           &counts.bytes_out, &counts.launches, &counts.waits};
+    for (int i = 0; i < 6; i++) found[i] = *all[i];
+}
 
 #define ENTER(call) \
     if (int error = enter(call)) return runtime(error)
@@ -389,6 +405,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int number) {
 cudaError_t cudaDeviceSynchronize() {
     ENTER("context");
     Gpu& gpu = *machine().gpus[current_gpu];
+    counts.waits++;
     wait_for_all(gpu);
     return runtime(gpu.sticky);
 }
@@ -486,6 +503,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     ENTER("context");
     CUstream_st* stream = stream_of(handle);
     if (!stream) return runtime(cudaErrorInvalidResourceHandle);
+    counts.waits++;
     mark(stream).wait();
     return runtime(stream->gpu->sticky);
 }
@@ -511,6 +529,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     ENTER("context");
+    counts.waits++;
     if (event->mark.valid()) event->mark.wait();
     return runtime(machine().gpus[current_gpu]->sticky);
 }

@@ -409,18 +409,23 @@ def _launch_products(items: List[Item]) -> Land:
         product = multiplied(b.swapaxes(-1, -2), a.swapaxes(-1, -2)).swapaxes(-1, -2)
     else:
         product = multiplied(a, b)
-    n_each = len(product) // len(items)
 
-    def finish(found: Array, place: Place) -> Outcome:
-        target = place("c", plan.shape, plan.reply, plan.order)
-        download(found, target)
-        return Outcome({"c": target}, dict(plan.info))
+    def placed(place: Place) -> Outcome:
+        return Outcome({"c": place("c", plan.shape, plan.reply, plan.order)}, dict(plan.info))
+
+    def copied(targets: List[Optional[Array]]) -> None:
+        hand_out = download_each(product, targets)
+        if len(targets) > 1:
+            cupy_module().cuda.get_current_stream().synchronize()
+        hand_out()
 
     def land() -> List[Any]:
-        return [
-            attempt(partial(finish, product[i * n_each : (i + 1) * n_each], place))
-            for i, (_, _, place) in enumerate(items)
-        ]
+        outcomes = [attempt(partial(placed, place)) for _, _, place in items]
+        targets = [one.arrays["c"] if type(one) is Outcome else None for one in outcomes]
+        if all(target is None for target in targets):
+            return outcomes
+        failed = attempt(partial(copied, targets))
+        return outcomes if failed is None else [failed if type(one) is Outcome else one for one in outcomes]
 
     return land
 

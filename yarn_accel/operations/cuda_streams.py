@@ -87,9 +87,11 @@ def through_streams(items: Sequence[Item], launch: Callable[[List[Item]], Land])
     streams = _streams(cupy_module().cuda.get_current_stream().ptr)
     flights: List[Tuple[Any, Land]] = []
     outcomes: List[Any] = []
+    n_used = 0
     try:
         for i, group in enumerate(_groups(items, _most_group_bytes())):
             stream = streams[i % _N_STREAMS]
+            n_used = i + 1
             land = _launched(stream, group, launch)
             if land is None:
                 while flights:
@@ -102,7 +104,7 @@ def through_streams(items: Sequence[Item], launch: Callable[[List[Item]], Land])
             outcomes += _land(*flights.pop(0))
     finally:
         # After an error too: nothing may still be copied when the callers' memory is theirs again.
-        for stream in streams:
+        for stream in streams[:n_used]:
             stream.synchronize()
             _held.pop(stream.ptr, None)
     return outcomes

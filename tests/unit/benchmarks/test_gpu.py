@@ -194,7 +194,7 @@ def test_a_section_without_time_names_all_it_leaves_out(section: str) -> None:
     budget = Budget(0.0)
     setting = GpuSetting(False, lambda line: None, emulated(), servers, budget)
     rows = [row for rows in gpu.table()[section](setting) for row in rows]
-    assert len(rows) == len(budget.cut) > 1
+    assert len(rows) == len(budget.cut) >= 1
     assert all(row.n == 0 and "the section's time was over" in row.note for row in rows)
 
 
@@ -222,7 +222,7 @@ def test_a_server_that_cannot_start_is_tried_once(monkeypatch: pytest.MonkeyPatc
 
 def test_an_answer_of_another_device_or_none_is_no_answer_of_the_gpu() -> None:
     class Client:
-        takes_stacks = False
+        takes_stacks, pack_bytes = False, 1
 
         def __init__(self) -> None:
             self.sent: list[object] = []
