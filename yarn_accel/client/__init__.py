@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         LU,
         QR,
         SVD,
+        ChainResult,
         CholeskyFactor,
         Clusters,
         Determinant,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         ResidualCheck,
         SeparateLU,
         Solution,
+        step,
     )
     from yarn_accel.client.reporter import COUNTER_GROUP, Reporter
     from yarn_accel.client.runners import connect
@@ -74,6 +76,7 @@ __all__ = [
     "AuthenticationError",
     "Binding",
     "Call",
+    "ChainResult",
     "CholeskyFactor",
     "Clusters",
     "ConfigError",
@@ -113,6 +116,7 @@ __all__ = [
     "format_binding",
     "is_bad_record",
     "parse_binding",
+    "step",
     "write_typed_pairs",
 ]
 

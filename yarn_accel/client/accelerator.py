@@ -35,6 +35,7 @@ from yarn_accel.client.operation_calls import (
     LU,
     QR,
     SVD,
+    ChainResult,
     CholeskyFactor,
     Clusters,
     Determinant,
@@ -444,6 +445,22 @@ class Accelerator:
                 among others.
         """
         return self._run(calls_of.infer(model, inputs, options))
+
+    def chain(self, steps: Sequence[Any], *inputs: Any, **options: Any) -> ChainResult:
+        """Several operations in one request; what lies between them does not travel, nor leave a GPU.
+
+        >>> from yarn_accel.client import connect, step
+        >>> with connect("inline") as accel:
+        ...     steps = ["lu", step("solve", "lu", "piv", 1)]
+        ...     accel.chain(steps, [[2.0, 0.0], [0.0, 4.0]], [2.0, 2.0]).outputs["x"].tolist()
+        [1.0, 0.5]
+
+        Args:
+            steps: what `step` makes, or names of operations.
+            inputs: arrays and URIs, which steps name by their numbers.
+            options: ``output_bytes`` among others.
+        """
+        return self._run(calls_of.chain(steps, inputs, options))
 
     def _run(self, prepared: calls_of.PreparedCall[calls_of.R]) -> calls_of.R:
         return prepared.result(self.call(prepared.call))

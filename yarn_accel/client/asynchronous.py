@@ -25,6 +25,7 @@ from yarn_accel.client.operation_calls import (
     LU,
     QR,
     SVD,
+    ChainResult,
     CholeskyFactor,
     Clusters,
     Determinant,
@@ -180,6 +181,10 @@ class AsyncAccelerator:
     async def infer(self, model: Union[str, os.PathLike[str]], inputs: Any, **options: Any) -> Inference:
         """See `Accelerator.infer`."""
         return await self._run(calls_of.infer(model, inputs, options))
+
+    async def chain(self, steps: Sequence[Any], *inputs: Any, **options: Any) -> ChainResult:
+        """See `Accelerator.chain`."""
+        return await self._run(calls_of.chain(steps, inputs, options))
 
     async def _run(self, prepared: calls_of.PreparedCall[calls_of.R]) -> calls_of.R:
         return prepared.result(await self.call(prepared.call))

@@ -296,6 +296,26 @@ class Inference(NamedTuple):
         return cls(outputs, _rejected(reply), output, reply)
 
 
+class ChainResult(NamedTuple):
+    """The results of the last step of a chain.
+
+    Attributes:
+        outputs: by their names.
+        steps: of each step the facts that its own reply would have in ``info``.
+    """
+
+    outputs: Mapping[str, Any]
+    steps: Sequence[Mapping[str, Any]]
+    output: str
+    reply: Reply
+
+    @classmethod
+    def of(cls, reply: Reply, output: str = "") -> ChainResult:
+        """The result that a reply to ``chain`` holds."""
+        outputs = {name: _array(reply, name) for name in reply.tensors}
+        return cls(outputs, reply.info["steps"], output, reply)
+
+
 Factorization = Union[LU, SeparateLU, QR, PackedQR, CholeskyFactor]
 Factors = Union[Factorization, SVD, EigenDecomposition]
 _FACTORS: Mapping[type, Tuple[str, str, Tuple[str, ...]]] = {
@@ -413,6 +433,28 @@ def infer(model: Union[str, os.PathLike[str]], inputs: Any, options: Options) ->
     elif not isinstance(inputs, (list, tuple)) or not inputs or isinstance(inputs[0], _OF_ONE_ARRAY):
         inputs = [inputs]
     return _prepare(Inference.of, "infer", inputs, options)
+
+
+def step(operation: str, /, *inputs: Union[int, str], **params: Any) -> Dict[str, Any]:
+    """A step of `Accelerator.chain`.
+
+    >>> step("solve", "lu", "piv", 1)
+    {'operation': 'solve', 'params': {}, 'inputs': ['lu', 'piv', 1]}
+
+    Args:
+        operation: its name.
+        inputs: the number of an input of the chain, the name of a result of the step before, or ``"0.lu"``, a
+            result of step 0. None at all: those of the chain, or of the step before, as many as it takes.
+        params: of the operation.
+    """
+    written = {"operation": operation, "params": params}
+    return {**written, "inputs": list(inputs)} if inputs else written
+
+
+def chain(steps: Sequence[Any], inputs: Sequence[Any], options: Options) -> PreparedCall[ChainResult]:
+    """Several operations in one request."""
+    written = [step(each) if isinstance(each, str) else each for each in steps]
+    return _prepare(ChainResult.of, "chain", inputs, options, steps=written)
 
 
 def _images(images: Union[str, Reference, Sequence[bytes]]) -> Sequence[Any]:

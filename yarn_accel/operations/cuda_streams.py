@@ -11,7 +11,9 @@ what others use of it is waited for.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import threading
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import groupby
@@ -22,7 +24,7 @@ import numpy as np
 from yarn_accel.errors import AccelError, RejectedError, StartupError, UnavailableError
 from yarn_accel.operations.dense import LETTERS
 from yarn_accel.operations.gpu_errors import MemoryShortage, MemoryWait, asked_bytes, is_out_of_memory
-from yarn_accel.operations.operation import SMALL_ORDER, Outcome, Params, Place
+from yarn_accel.operations.operation import SMALL_ORDER, Outcome, Params, Place, allocate
 
 Array = Any
 Item = Tuple[List[Array], Params, Place]
@@ -204,6 +206,69 @@ def _waited(shortage: MemoryShortage) -> bool:
     return False
 
 
+class Residents:
+    """Results that stay on the device because the next step of a chain takes them there.
+
+    Each has memory on the host, too, by whose address it is known; nothing is in that until `fetch`.
+    """
+
+    def __init__(self) -> None:
+        self._expected: Dict[int, Array] = {}
+        self._on_device: Dict[int, Tuple[Array, Array]] = {}
+
+    def place(self, name: str, shape: Tuple[int, ...], dtype: str, order: str) -> Array:
+        """Memory for a result that is to stay on the device if it is of floating-point numbers."""
+        host = allocate(name, shape, dtype, order)
+        if host.dtype.kind in "fc" and host.size:
+            self._expected[_address(host)] = host
+        return host
+
+    def keep(self, host: Array, on_device: Array) -> bool:
+        """Keep a result for this host memory; False: it was not asked for, and is to be copied."""
+        placed = self._expected.get(_address(host))
+        if placed is None or placed.nbytes != host.nbytes:
+            return False
+        self._on_device[_address(host)] = placed, on_device
+        return True
+
+    def find(self, host: Array) -> Optional[Array]:
+        """The result on the device, of the shape of that array; None: it lies on the host."""
+        _, found = self._on_device.get(_address(host), (None, None))
+        return found if found is not None and found.shape == host.shape else None
+
+    def fetch(self, arrays: Sequence[Array]) -> None:
+        """Copy to the host what of these is on the device alone."""
+        for array in arrays:
+            placed, found = self._on_device.pop(_address(array), (None, None))
+            if placed is not None:
+                is_writeable, placed.flags.writeable = placed.flags.writeable, True
+                placed[...] = found.get()
+                placed.flags.writeable = is_writeable
+
+
+_chain = threading.local()
+
+
+@contextlib.contextmanager
+def residents() -> Iterator[Residents]:
+    """Those of the chain that this thread computes, while it does."""
+    _chain.residents = made = Residents()
+    try:
+        yield made
+    finally:
+        _chain.residents = None
+
+
+def _residents() -> Optional[Residents]:
+    found: Optional[Residents] = getattr(_chain, "residents", None)
+    return found
+
+
+def _address(host: Array) -> int:
+    address: int = host.__array_interface__["data"][0]
+    return address
+
+
 def upload(arrays: Sequence[Array], n_axes: int) -> Array:
     """Equal arrays of ``n_axes`` axes, or equal stacks of such, as one stack on the device.
 
@@ -214,7 +279,11 @@ def upload(arrays: Sequence[Array], n_axes: int) -> Array:
     is_columns = first.ndim == n_axes == 2 and first.flags.f_contiguous
     hosts = [array.T if is_columns else array for array in arrays]
     on_device = cupy.empty((len(hosts), *hosts[0].shape), dtype=first.dtype)
-    if len(hosts) == 1 or first.nbytes > _STAGED_BYTES:
+    chain = _residents()
+    found = chain.find(first) if chain is not None and len(hosts) == 1 else None
+    if found is not None:
+        on_device[0][...] = found.T if is_columns else found
+    elif len(hosts) == 1 or first.nbytes > _STAGED_BYTES:
         for i, host in enumerate(hosts):
             _copy_in(on_device[i], np.ascontiguousarray(host))
     else:
@@ -250,6 +319,13 @@ def download_each(result: Array, targets: Sequence[Optional[Array]]) -> Callable
         lambda: cupy.ascontiguousarray(value.reshape(shape), dtype=first.dtype), result.nbytes
     )
     stream = cupy.cuda.get_current_stream()
+    chain = _residents()
+    if (
+        chain is not None
+        and len(targets) == 1
+        and chain.keep(first, contiguous[0] if is_rows else contiguous[0].T)
+    ):
+        return lambda: None
     if len(targets) == 1 or first.nbytes > _STAGED_BYTES:
         for i, host in hosts.items():
             contiguous[i].get(stream=stream, out=host, blocking=False)

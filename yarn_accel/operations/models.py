@@ -39,7 +39,7 @@ PARAMETERS = (
     *("model", "inputs", "outputs", "output_bytes", "batch"),
     *("image_size", "image_mean", "image_std", "image_layout", "max_pixels"),
 )
-WITH_MODELS = frozenset(("infer",))
+WITH_MODELS = frozenset(("infer", "chain"))
 """The operations whose parameters may name models."""
 LAYOUTS = ("NCHW", "NHWC")
 MAX_IMAGE_SIDE = 8192
@@ -206,7 +206,14 @@ def model_uris(operation: str, params: Params) -> Tuple[str, ...]:
 
 def resolved_params(operation: str, params: Params, models: Mapping[str, Any]) -> Dict[str, Any]:
     """The same parameters with each model's URI replaced by where it lies (a `ModelSource`)."""
-    return {**params, "model": models[params["model"]]} if operation == "infer" else dict(params)
+    if operation == "infer":
+        return {**params, "model": models[params["model"]]}
+    steps = []
+    for step in params.get("steps", ()):
+        if any(True for _ in _with_models("chain", {"steps": [step]})):
+            step = {**step, "params": resolved_params("infer", step["params"], models)}
+        steps.append(step)
+    return {**params, "steps": steps}
 
 
 def output_bytes(specs: Sequence[TensorSpec], params: Params) -> int:
@@ -224,6 +231,11 @@ def _with_models(operation: str, params: Params) -> Iterator[Params]:
     """The parameters of each part of a request that names a model."""
     if operation == "infer":
         yield params
+    elif operation == "chain" and isinstance(params.get("steps"), (list, tuple)):
+        for step in params["steps"]:
+            if isinstance(step, Mapping) and step.get("operation") == "infer":
+                given = step.get("params")
+                yield given if isinstance(given, Mapping) else {}
 
 
 def _check_names(params: Params, name: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from yarn_accel.errors import ConfigError, RejectedError
-from yarn_accel.operations import checks, counts, matrices, models
+from yarn_accel.operations import chains, checks, counts, matrices, models
 from yarn_accel.operations.operation import Operation, Params, late
 from yarn_accel.wire import TensorSpec
 
@@ -172,6 +172,11 @@ _table: Dict[str, Operation] = {
             *(counts.none, counts.moved, models.output_bytes),
             forms={"cpu": "inference.infer", "cuda": "inference.infer_on_gpu"},
             batch={"cpu": "inference.infer_batch", "cuda": "inference.infer_batch_on_gpu"},
+        ),
+        Operation(
+            *("chain", "several operations, each on what the ones before give", None, chains.check_chain),
+            *(late("chains.chain"), counts.none, counts.moved, chains.output_bytes),
+            forms={"cpu": "chains.chain", "cuda": "chains.chain_on_gpu"},
         ),
     )
 }

@@ -127,6 +127,7 @@ class Models:
         self._normalised = normalised
         self._users_root = users_root
         self._max_bytes = config.max_model_bytes
+        self._between_bytes = config.max_request_bytes
         self._kept_bytes = max(config.model_cache_bytes, config.max_model_bytes)
         self._limits = (
             config.model_memory_bytes,
@@ -153,9 +154,10 @@ class Models:
                 return None
             files = {name: file.path for name, file in model.files.items()}
             found[uri] = ModelSource(uri, model.digest, files, *self._limits)._asdict()
-        if not found:
-            return request
-        return request._replace(params=resolved_params(request.operation, request.params, found))
+        params = resolved_params(request.operation, request.params, found) if found else dict(request.params)
+        if request.operation == "chain":
+            params["between_bytes"] = self._between_bytes
+        return request._replace(params=params)
 
     def close(self) -> None:
         """Give all memory back."""

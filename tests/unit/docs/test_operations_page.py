@@ -15,6 +15,7 @@ OWN = [name for name, entry in registry.OPERATIONS.items() if entry.run.__module
 COMMON = {"compute", "reply"}
 OF_IMAGES = {"max_pixels", "root"}
 PARAMS = {
+    "chain": {"steps": [{"operation": "echo"}]},
     "infer": {"model": "a.onnx"},
     "residual": {"operation": "lu"},
     "kmeans": {"k": 1},

@@ -23,7 +23,7 @@ def specs(*items):
 
 
 def test_an_unknown_operation_names_the_known_ones():
-    with refused("unknown-operation", match="'lupa'; known: cholesky, colour, echo"):
+    with refused("unknown-operation", match="'lupa'; known: chain, cholesky, colour, echo"):
         get("lupa")
 
 

@@ -411,7 +411,7 @@ def test_a_cupy_that_does_not_look_for_libraries_itself_is_left_alone(monkeypatc
 def test_every_operation_with_a_form_for_gpus_is_probed():
     with_form = {name for name, operation in OPERATIONS.items() if operation.form("cuda") is not None}
     left = with_form - {name for name, _, _ in cases()}
-    assert left == {"lbp", "colour", "infer"}, "features computes both, a probe has no model"
+    assert left == {"lbp", "colour", "infer", "chain"}, "features computes both"
 
 
 def test_the_cpu_computes_every_case():
