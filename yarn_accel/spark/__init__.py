@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from yarn_accel import __version__
 
 if TYPE_CHECKING:
-    from yarn_accel.spark.mapping import map_in_pandas, map_partitions
+    from yarn_accel.spark.mapping import map_in_pandas, map_partitions, predict_in_pandas
     from yarn_accel.spark.records import RecordResult
     from yarn_accel.spark.task import SparkCounters, connect
 
@@ -36,6 +36,7 @@ __all__ = [
     "connect",
     "map_in_pandas",
     "map_partitions",
+    "predict_in_pandas",
     "write_py_files",
 ]
 
@@ -45,6 +46,7 @@ _MODULES = {
     "connect": "task",
     "map_in_pandas": "mapping",
     "map_partitions": "mapping",
+    "predict_in_pandas": "mapping",
 }
 
 

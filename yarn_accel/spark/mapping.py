@@ -1,4 +1,4 @@
-"""`map_partitions` and `map_in_pandas`: calls for the records of an RDD, or for the rows of a DataFrame.
+"""`map_partitions`, `map_in_pandas`, `predict_in_pandas`: calls for an RDD's records or a DataFrame's rows.
 
 For DataFrames the nodes need pandas and pyarrow, as for Spark's own functions.
 """
@@ -6,13 +6,15 @@ For DataFrames the nodes need pandas and pyarrow, as for Spark's own functions.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from yarn_accel.client.calls import Call, Reply
+from yarn_accel.client.calls import Call, Reply, uri_of
 from yarn_accel.errors import ConfigError
+from yarn_accel.spark.batches import BatchPredictor, InputColumn
 from yarn_accel.spark.records import RecordMapper, RecordResult, check_mode
 from yarn_accel.spark.task import SparkCounters, connect, spark_context
 
@@ -75,7 +77,7 @@ def _next_name() -> str:
 class TaskMapper:
     """It travels to the tasks: how to map records, where to count, how to connect."""
 
-    records: RecordMapper
+    records: RecordMapper | BatchPredictor
     counters: SparkCounters | None
     connect_options: Mapping[str, Any]
 
@@ -125,22 +127,93 @@ def map_in_pandas(
         ConfigError: the mode is unknown, or a column stands twice or does not exist, or the schema has none;
             or this PySpark is too old, or Spark Connect.
     """
+    mapper = RecordMapper(call, result, check_mode(mode), window, pack)
+    return _mapped(df, mapper, _added(df, schema), keep, counters, connect_options)
+
+
+def predict_in_pandas(
+    df: Any,
+    model: str | os.PathLike[str],
+    inputs: Sequence[str] | Mapping[str, str],
+    schema: str | Any,
+    *,
+    keep: Sequence[str] | None = None,
+    batch_size: int = 64,
+    input_tensor_shapes: Mapping[str, Sequence[int]] | None = None,
+    infer_options: Mapping[str, Any] | None = None,
+    counters: SparkCounters | None = None,
+    mode: str = "PERMISSIVE",
+    window: int | None = None,
+    **connect_options: Any,
+) -> Any:
+    """The predictions of an ONNX model for the rows of a DataFrame, a batch a request: a DataFrame.
+
+    As ``pyspark.ml.functions.predict_batch_udf``, with a model that servers read in the place of a function
+    that executors load. Columns, order and errors are as with `map_in_pandas`; the model is as with
+    `Accelerator.infer`. A row that the model refuses is tried alone, and spoils no other one. Counters count
+    rows, but ``sent`` and ``cpu_fallback`` requests.
+
+    Args:
+        df: a row's value for an input is a number, or numbers in a list.
+        model: the URI, or a path that each node has, of an ``.onnx`` file.
+        inputs: columns of `df` in the order of the model's inputs, or by the names of the inputs.
+        schema: the model's outputs that are wanted, by their names: ``"label bigint, scores array<float>"``.
+        batch_size: the most rows of a request.
+        input_tensor_shapes: by the column, what the list of a row is to be, such as ``[3, 224, 224]``.
+        infer_options: of `Accelerator.infer`: with ``image_size`` the one column is binary, encoded images.
+
+    Raises:
+        ConfigError: as `map_in_pandas`; or a column of `inputs` or `input_tensor_shapes` does not exist.
+    """
+    added = _added(df, schema)
+    named = dict(inputs) if isinstance(inputs, Mapping) else {}
+    wanted = list(named.values()) if named else [inputs] if isinstance(inputs, str) else list(inputs)
+    shapes = input_tensor_shapes or {}
+    for name in (*wanted, *shapes):
+        if name not in df.columns or name not in wanted:
+            what = f"the DataFrame has no column {name} for an input of the model"
+            raise ConfigError(what, cure="take some of {}".format(", ".join(df.columns)))
+    options = dict(infer_options or {})
+    if not wanted or batch_size < 1 or (options.get("image_size") is not None and len(wanted) != 1):
+        what = f"{len(wanted)} input columns in batches of {batch_size}"
+        raise ConfigError(what, cure="name at least one column, one alone of images, and a batch_size from 1")
+    columns = [
+        InputColumn(
+            list(df.columns).index(name),
+            name,
+            list(named)[number] if named else "",
+            tuple(shapes[name]) if name in shapes else None,
+        )
+        for number, name in enumerate(wanted)
+    ]
+    outputs = {name: kind.startswith("array") for name, kind in added}
+    uri = model if isinstance(model, str) else uri_of(model)
+    predictor = BatchPredictor(uri, columns, outputs, batch_size, check_mode(mode), window, options)
+    return _mapped(df, predictor, added, keep, counters, connect_options)
+
+
+def _added(df: Any, schema: str | Any) -> list[Any]:
+    """The fields of a schema; refuses a PySpark that cannot map them."""
     if not hasattr(df, "sparkSession"):
         raise ConfigError("this PySpark is too old for map_in_pandas", cure="take PySpark 3.5")
+    return _fields(schema)
+
+
+def _mapped(
+    df: Any,
+    records: RecordMapper | BatchPredictor,
+    added: Sequence[Any],
+    keep: Sequence[str] | None,
+    counters: SparkCounters | None,
+    connect_options: Mapping[str, Any],
+) -> Any:
+    """The DataFrame of kept columns, added ones and errors."""
     names = list(df.columns) if keep is None else list(keep)
-    added = _fields(schema)
     columns = [*names, *(name for name, _ in added), *ERROR_COLUMNS]
     _check_columns(columns, names, df.columns)
-    mapper = TaskMapper(
-        RecordMapper(call, result, check_mode(mode), window, pack),
-        counters,
-        {
-            "application_id": spark_context(df.sparkSession).applicationId,
-            "name": _next_name(),
-            **connect_options,
-        },
-    )
-
+    application_id = spark_context(df.sparkSession).applicationId
+    options = {"application_id": application_id, "name": _next_name(), **connect_options}
+    mapper = TaskMapper(records, counters, options)
     kept_at = [(name, df.columns.index(name)) for name in names]
 
     def map_batches(batches: Iterable[Any]) -> Iterator[Any]:

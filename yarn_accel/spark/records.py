@@ -104,7 +104,7 @@ class _TaskRecords:
             try:
                 call = self._mapper.call(record)
             except (AccelError, ValueError) as error:
-                self._bad.append(self._reject(record, error))
+                self._bad.append(rejected_record(record, error, self._mapper.mode))
                 if len(self._bad) >= _MAX_WAITING:
                     return
                 continue
@@ -123,13 +123,12 @@ class _TaskRecords:
     def settle(self, record: Any, outcome: Reply | AccelError) -> RecordResult:
         """The result of a record that was sent."""
         if isinstance(outcome, AccelError):
-            return self._settled("rejected", self._reject(record, outcome))
-        self._count("bytes", outcome.bytes_in)
-        self._count("cpu_fallback", int(outcome.device == _FALLBACK_DEVICE))
+            return self._settled("rejected", rejected_record(record, outcome, self._mapper.mode))
+        count_reply(outcome, self._count)
         try:
             value = self._mapper.result(record, outcome)
         except (AccelError, ValueError) as error:
-            return self._settled("rejected", self._reject(record, error))
+            return self._settled("rejected", rejected_record(record, error, self._mapper.mode))
         return self._settled("done", RecordResult(record, value))
 
     def count_cancelled(self) -> None:
@@ -141,24 +140,31 @@ class _TaskRecords:
         self._count(counter, 1)
         return result
 
-    def _reject(self, record: Any, error: AccelError | ValueError) -> RecordResult:
-        """The result of a bad record.
 
-        Raises:
-            AccelError: it is not the record's fault, or the mode is FAILFAST.
-        """
-        bad: AccelError
-        if isinstance(error, AccelError):
-            bad = error
-        else:
-            bad = RejectedError("invalid-record", str(error) or type(error).__name__)
-        if not is_bad_record(bad):
-            raise bad
-        code, message = bad.code, str(bad)
-        if self._mapper.mode == "FAILFAST":
-            what = f"record {reprlib.repr(record)} is bad ({code}): {message}"
-            raise RejectedError(code, what) from error
-        return RecordResult(record, None, code, message)
+def rejected_record(record: Any, error: AccelError | ValueError, mode: str) -> RecordResult:
+    """The result of a bad record.
+
+    Raises:
+        AccelError: it is not the record's fault, or the mode is FAILFAST.
+    """
+    bad: AccelError
+    if isinstance(error, AccelError):
+        bad = error
+    else:
+        bad = RejectedError("invalid-record", str(error) or type(error).__name__)
+    if not is_bad_record(bad):
+        raise bad
+    code, message = bad.code, str(bad)
+    if mode == "FAILFAST":
+        what = f"record {reprlib.repr(record)} is bad ({code}): {message}"
+        raise RejectedError(code, what) from error
+    return RecordResult(record, None, code, message)
+
+
+def count_reply(reply: Reply, count: Callable[[str, int], None]) -> None:
+    """Count the bytes of a reply's inputs, and whether this process computed it itself."""
+    count("bytes", reply.bytes_in)
+    count("cpu_fallback", int(reply.device == _FALLBACK_DEVICE))
 
 
 def check_mode(mode: str) -> str:
