@@ -1,8 +1,9 @@
 """What runs in the processes of this benchmark: one server, or one client that measures on command.
 
-``python -m benchmarks.pipeline.child server|client|bench|relay NAME``, NAME a candidate; ``bench`` computes
-without a server, see `lapack`, and ``relay`` is a link of limited rate. Orders come in and answers go out as
-lines of JSON on stdin and stdout. Whatever a library prints goes to stderr, which is a log file.
+``python -m benchmarks.pipeline.child server|client|bench|inference|relay NAME``, NAME a candidate; ``bench``
+computes without a server, see `lapack`, ``inference`` is a process of the benchmark `inference`, ``relay``
+is a link of limited rate. Orders come in and answers go out as lines of JSON on stdin and stdout. Whatever a
+library prints goes to stderr, which is a log file.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ MODULES: Mapping[str, str] = {
     "zmq": "zmq_router",
     "triton": "triton_model",
 }
+_ACTING: Mapping[str, str] = {"bench": "benchmarks.pipeline.lapack", "inference": "benchmarks.inference"}
+"""The modules with the orders of the other roles."""
 _BURST_S = 0.004
 _PIECE_BYTES = 128 << 10
 _WARM_UP_S = 0.1
@@ -237,7 +240,7 @@ def _main() -> None:
     elif role == "relay":
         _take_orders({"open": _open}, out)
     else:
-        _take_orders(importlib.import_module("benchmarks.pipeline.lapack").ACTS, out)
+        _take_orders(importlib.import_module(_ACTING[role]).ACTS, out)
     out.flush()
     os._exit(0)  # some libraries wait here for threads of theirs, or for nothing
 
