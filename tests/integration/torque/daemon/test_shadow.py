@@ -28,7 +28,7 @@ def test_it_runs_nothing_but_pbsnodes_and_qstat(torque: EmulatedTorque, serve: S
     until(lambda: f"would start {job} on node4:ppn=1:gpus=1" in shadow.log(), "the wish")
     until(lambda: shadow.log() and len(calls.read_text(encoding="utf-8").splitlines()) > 12, "cycles")
     lines = set(calls.read_text(encoding="utf-8").splitlines())
-    assert lines == {"pbsnodes -x", "qstat -f -t -x", "qstat -Q -f -1", "qstat -B -f -1"}
+    assert lines == {"pbsnodes -x", "qstat -f -t -x", "qstat -Q -f -1", "qstat -B -f -1", "qstat --version"}
     assert starts(torque) == {}
 
 

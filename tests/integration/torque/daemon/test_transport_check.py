@@ -101,7 +101,7 @@ def test_root_needs_no_trqauthd_unless_the_server_wants_another_proof(torque: Em
 
 
 def test_commands_that_fail_are_not_put_down_to_the_protocol(torque: EmulatedTorque) -> None:
-    torque.set_faults(Fault("qstat", "exit", code=9, text="qstat: no licence\n", skip=3))
+    torque.set_faults(Fault("qstat", "exit", code=9, text="qstat: no licence\n", skip=4))
     try:
         found = checked(torque)
     finally:

@@ -81,9 +81,10 @@ def test_the_python_client_says_the_same_as_the_compiled_one(
     # Not qstat -B: each connection moves the server's net_counter.
     asked = (("qstat", "-Q", "-f"), ("qrun",), ("pbsnodes", "nosuch"))
     before = {words: torque.run(*words) for words in asked}
-    for path in torque.path.iterdir():
-        path.unlink()
-    install._write_programs(torque.path)
+    names = [path.name for path in torque.path.iterdir()]
+    for name in names:
+        (torque.path / name).unlink()
+    install._write_programs(torque.path, [name for name in names if name != "pbs_server"])
     for words, done in before.items():
         again = torque.run(*words)
         assert (again.stdout, again.stderr, again.returncode) == (done.stdout, done.stderr, done.returncode)
