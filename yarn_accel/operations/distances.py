@@ -11,7 +11,7 @@ numbers above 1e153, each distance is computed by itself: slower, but then infin
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List, NamedTuple, Tuple
+from typing import Any, Iterator, List, NamedTuple, Tuple, Type
 
 import numpy as np
 
@@ -27,11 +27,18 @@ from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
 Array = Any
 _BLOCK_BYTES = 8 << 20
+_EQUAL_INERTIAS = 1e-9
+"""Of starts whose inertias differ by no larger part the first counts, so that rounding does not choose."""
 _LARGEST_NORM = float(np.finfo(np.float64).max) / 8
 
 
-class _Step(NamedTuple):
-    """The results of one pass over the points; see `kmeans_step`."""
+class Step(NamedTuple):
+    """The results of one pass over the points; see `kmeans_step`.
+
+    Attributes:
+        distances: the squared ones of the points to their centroids; only if a cluster is empty they have to
+            be there.
+    """
 
     labels: Array
     distances: Array
@@ -63,32 +70,12 @@ def kmeans(arrays: List[Array], params: Params, place: Place = allocate) -> Outc
     Raises:
         RejectedError: ``not-finite``, with the index, or ``overflow``.
     """
-    points, unit = _scaled(arrays[0])
-    norms = squared_norms(points)
-    n_restarts = params.get("restarts", DEFAULT_RESTARTS)
-    shift_limit = params.get("tolerance", DEFAULT_TOLERANCE) * _mean_variance(points)
-    limits = (params.get("max_iterations", DEFAULT_ITERATIONS), shift_limit)
-    generator = np.random.Generator(np.random.PCG64(params.get("seed", 0)))
-    fits = (
-        _fit(points, norms, _start(points, norms, params["k"], generator), limits) for _ in range(n_restarts)
-    )
-    best = min(fits, key=lambda fit: fit.inertia)
-    return Outcome(
-        {"labels": best.labels, "centroids": best.centroids * unit},
-        {
-            "inertia": reject_overflow(best.inertia * unit * unit),
-            "iterations": best.n_iterations,
-            "restarts": n_restarts,
-        },
-    )
+    return clustered(arrays[0], params, Points)
 
 
 def kmeans_seed(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
     """The k-means++ start for points ``(n, d)``: ``centroids`` float64 (k, d). Parameters as for `kmeans`."""
-    points, unit = _scaled(arrays[0])
-    generator = np.random.Generator(np.random.PCG64(params.get("seed", 0)))
-    centroids = _start(points, squared_norms(points), params["k"], generator)
-    return Outcome({"centroids": centroids * unit}, {"k": params["k"]})
+    return seeded(arrays[0], params, Points)
 
 
 def kmeans_step(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
@@ -108,11 +95,92 @@ def kmeans_step(arrays: List[Array], params: Params, place: Place = allocate) ->
     points, centroids = arrays
     for i, array in enumerate(arrays):
         reject_not_finite(array, "input {}".format(i))
-    step = _pass(points, squared_norms(points), centroids.astype(np.float64))
+    return described_step(Points(points).step(centroids.astype(np.float64)))
+
+
+def described_step(step: Step) -> Outcome:
+    """The results of `kmeans_step`."""
     return Outcome(
         {"labels": step.labels, "sums": step.sums, "counts": step.counts, "inertias": step.inertias},
-        {"inertia": reject_overflow(float(step.inertias.sum())), "n": int(points.shape[0])},
+        {"inertia": reject_overflow(float(step.inertias.sum())), "n": len(step.labels)},
     )
+
+
+class Points:
+    """The points of a request on this CPU, and what K-means computes of all of them.
+
+    Args:
+        points: ``(n, d)``.
+    """
+
+    _closest: Array
+
+    def __init__(self, points: Array) -> None:
+        self.points = points
+        self._norms = squared_norms(points)
+
+    def step(self, centroids: Array) -> Step:
+        """Each point to its nearest centroid."""
+        return _pass(self.points, self._norms, centroids)
+
+    def start_at(self, index: int) -> None:
+        """The first point of a start, from which distances are counted."""
+        self._closest = self._squares_to([index])
+
+    def draw(self, fractions: Array) -> Array:
+        """Points, one for each number from 0 to 1, in proportion to their squares to the nearest chosen."""
+        return drawn(self._closest, fractions)
+
+    def choose(self, candidates: Array) -> int:
+        """Choose the point that lowers the sum of squares most; its place among the candidates."""
+        squares = np.minimum(self._squares_to(candidates), self._closest)
+        best = int(squares.sum(axis=0).argmin())
+        self._closest = squares[:, best : best + 1].copy()
+        return best
+
+    def _squares_to(self, indexes: Any) -> Array:
+        centres = self.points[indexes].astype(np.float64)
+        result = np.empty((len(self.points), len(centres)))
+        for rows, block in blocks(self.points, len(centres)):
+            result[rows] = squared_distances(block, self._norms[rows], centres)
+        return result
+
+
+def drawn(squares: Array, fractions: Array) -> Array:
+    """For each number from 0 to 1 the index of a square, in proportion to these."""
+    cumulative = np.cumsum(squares)
+    return np.minimum(np.searchsorted(cumulative, fractions * cumulative[-1], side="right"), len(squares) - 1)
+
+
+def clustered(given: Array, params: Params, points_class: Type[Points]) -> Outcome:
+    """The results of `kmeans` on the device of that class."""
+    scaled, unit = _scaled(given)
+    points = points_class(scaled)
+    n_restarts = params.get("restarts", DEFAULT_RESTARTS)
+    shift_limit = params.get("tolerance", DEFAULT_TOLERANCE) * _mean_variance(scaled)
+    limits = (params.get("max_iterations", DEFAULT_ITERATIONS), shift_limit)
+    generator = np.random.Generator(np.random.PCG64(params.get("seed", 0)))
+    best = _fit(points, _start(points, params["k"], generator), limits)
+    for _ in range(1, n_restarts):
+        fit = _fit(points, _start(points, params["k"], generator), limits)
+        if fit.inertia < best.inertia * (1 - _EQUAL_INERTIAS):
+            best = fit
+    return Outcome(
+        {"labels": best.labels, "centroids": best.centroids * unit},
+        {
+            "inertia": reject_overflow(best.inertia * unit * unit),
+            "iterations": best.n_iterations,
+            "restarts": n_restarts,
+        },
+    )
+
+
+def seeded(given: Array, params: Params, points_class: Type[Points]) -> Outcome:
+    """The results of `kmeans_seed` on the device of that class."""
+    scaled, unit = _scaled(given)
+    generator = np.random.Generator(np.random.PCG64(params.get("seed", 0)))
+    centroids = _start(points_class(scaled), params["k"], generator)
+    return Outcome({"centroids": centroids * unit}, {"k": params["k"]})
 
 
 def _scaled(points: Array) -> Tuple[Array, float]:
@@ -127,23 +195,23 @@ def _scaled(points: Array) -> Tuple[Array, float]:
     return points / unit, unit
 
 
-def _fit(points: Array, norms: Array, centroids: Array, limits: Tuple[int, float]) -> _Fit:
+def _fit(points: Points, centroids: Array, limits: Tuple[int, float]) -> _Fit:
     """Lloyd's iterations until labels or centroids stand still; the inertia is that of the returned ones."""
     max_iterations, shift_limit = limits
-    step = _pass(points, norms, centroids)
+    step = points.step(centroids)
     n_iterations = 0
     while n_iterations < max_iterations:
         n_iterations += 1
-        moved = _next_centroids(points, step)
+        moved = _next_centroids(points.points, step)
         shift = float(((moved - centroids) ** 2).sum())
         labels, centroids = step.labels, moved
-        step = _pass(points, norms, centroids)
+        step = points.step(centroids)
         if shift <= shift_limit or np.array_equal(labels, step.labels):
             break
     return _Fit(step.labels, centroids, float(step.inertias.sum()), n_iterations)
 
 
-def _next_centroids(points: Array, step: _Step) -> Array:
+def _next_centroids(points: Array, step: Step) -> Array:
     """The means of the clusters; an empty one restarts at the point farthest from its own centroid."""
     empty = np.flatnonzero(step.counts == 0)
     if empty.size:
@@ -158,7 +226,7 @@ def _next_centroids(points: Array, step: _Step) -> Array:
     return step.sums / step.counts[:, None]
 
 
-def _pass(points: Array, norms: Array, centroids: Array) -> _Step:
+def _pass(points: Array, norms: Array, centroids: Array) -> Step:
     n, k = points.shape[0], centroids.shape[0]
     labels = np.empty(n, dtype=np.int32)
     distances = np.empty(n, dtype=np.float64)
@@ -180,37 +248,25 @@ def _pass(points: Array, norms: Array, centroids: Array) -> _Step:
         sums += members.T @ block
     counts = np.bincount(labels, minlength=k).astype(np.int64)
     inertias = np.bincount(labels, weights=distances, minlength=k)
-    return _Step(labels, distances, sums, counts, inertias)
+    return Step(labels, distances, sums, counts, inertias)
 
 
-def _start(points: Array, norms: Array, k: int, generator: np.random.Generator) -> Array:
+def _start(points: Points, k: int, generator: np.random.Generator) -> Array:
     """k-means++: each next centroid is a point drawn with probability in proportion to its squared distance.
 
     Of a few candidates drawn in that way the one that lowers the sum of distances most is kept, which is what
     scikit-learn does too.
     """
-    n = points.shape[0]
+    n, d = points.points.shape
     n_candidates = 2 + int(np.log(k))
-    centroids = np.empty((k, points.shape[1]), dtype=np.float64)
-    centroids[0] = points[min(n - 1, int(generator.random() * n))]
-    closest = _distances_to(points, norms, centroids[:1])[:, 0]
+    centroids = np.empty((k, d), dtype=np.float64)
+    first = min(n - 1, int(generator.random() * n))
+    centroids[0] = points.points[first]
+    points.start_at(first)
     for i in range(1, k):
-        cumulative = np.cumsum(closest)
-        drawn = np.searchsorted(cumulative, generator.random(n_candidates) * cumulative[-1], side="right")
-        candidates = np.minimum(drawn, n - 1)
-        squares = np.minimum(
-            _distances_to(points, norms, points[candidates].astype(np.float64)), closest[:, None]
-        )
-        best = int(squares.sum(axis=0).argmin())
-        centroids[i], closest = points[candidates[best]], squares[:, best].copy()
+        candidates = points.draw(generator.random(n_candidates))
+        centroids[i] = points.points[candidates[points.choose(candidates)]]
     return centroids
-
-
-def _distances_to(points: Array, norms: Array, centroids: Array) -> Array:
-    result = np.empty((points.shape[0], centroids.shape[0]))
-    for rows, block in blocks(points, centroids.shape[0]):
-        result[rows] = squared_distances(block, norms[rows], centroids)
-    return result
 
 
 def squared_distances(block: Array, norms: Array, centroids: Array) -> Array:

@@ -148,11 +148,13 @@ _table: Dict[str, Operation] = {
         _built_in(
             *("distances", "kmeans", "k clusters of points: k-means++ start, then Lloyd's iterations", 1),
             *(checks.points, counts.kmeans_flops, counts.kmeans_output),
+            on_gpu="cuda_distances",
             computed=checks.floating,
         ),
         _built_in(
             *("distances", "kmeans_seed", "k-means++ start only", 1),
             *(checks.points, counts.step_flops, counts.seed_output),
+            on_gpu="cuda_distances",
             computed=checks.floating,
         ),
         _built_in(

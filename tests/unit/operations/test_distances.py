@@ -220,6 +220,9 @@ def test_a_gpu_refuses_what_is_not_finite(device):
     for name, params in (("knn", {"k": 1}), ("kmeans_step", {})):
         with pytest.raises(RejectedError, match="input 1"):
             get(name).form("cuda")([points(4, 2), bad], params)
+    for name in ("kmeans", "kmeans_seed"):
+        with pytest.raises(RejectedError, match="input 0"):
+            get(name).form("cuda")([bad], {"k": 2})
 
 
 LARGE = np.array([[1e200, 0.0], [-1e200, 1e200], [1.0, 2.0], [1.7e308, 0.0]])
@@ -252,14 +255,48 @@ def test_a_pass_over_points_whose_squares_overflow(device, form):
         get("kmeans_step").form(form)([LARGE[:1], centroids[:2]], {})
 
 
+@pytest.mark.parametrize("form", ["cpu", "cuda"])
 @pytest.mark.parametrize("unit", [2.0**600, 2.0**1010])
-def test_clusters_of_points_whose_squares_overflow(unit):
+def test_clusters_of_points_whose_squares_overflow(device, form, unit):
     small = blobs()
-    start = run("kmeans_seed", small * unit, k=4).arrays["centroids"]
+    start = get("kmeans_seed").form(form)([small * unit], {"k": 4}).arrays["centroids"]
     np.testing.assert_array_equal(start, run("kmeans_seed", small, k=4).arrays["centroids"] * unit)
     with refused("overflow"):
-        run("kmeans", small * unit, k=4)
-    few = np.repeat(small[:3], 2, axis=0)
-    outcome = run("kmeans", few * unit, k=3)
-    assert sorted(outcome.arrays["centroids"].tolist()) == sorted((small[:3] * unit).tolist())
+        get("kmeans").form(form)([small * unit], {"k": 4})
+    # Whole numbers, so that no square is rounded.
+    few = np.array([[0.0, 9.0], [4.0, 1.0], [-8.0, 2.0]])
+    outcome = get("kmeans").form(form)([np.repeat(few, 2, axis=0) * unit], {"k": 3})
+    assert sorted(outcome.arrays["centroids"].tolist()) == sorted((few * unit).tolist())
     assert outcome.info["inertia"] == 0.0
+
+
+@pytest.mark.parametrize("block_bytes", [700, 256 << 20])
+@pytest.mark.parametrize("dtype", ["<f4", "<f8"])
+def test_a_gpu_finds_the_same_clusters(device, monkeypatch, dtype, block_bytes):
+    monkeypatch.setattr(cuda_distances, "_BLOCK_BYTES", block_bytes)
+    given = [blobs(dtype=dtype)]
+    for name, params in (
+        ("kmeans", {"k": 7, "seed": 3, "restarts": 3}),
+        ("kmeans_seed", {"k": 7, "seed": 3}),
+    ):
+        expected, found = get(name).run(given, params), get(name).form("cuda")(given, params)
+        assert list(found.arrays) == list(expected.arrays)
+        for key, array in expected.arrays.items():
+            assert found.arrays[key].dtype == array.dtype
+            np.testing.assert_allclose(found.arrays[key], array, rtol=1e-9, atol=1e-9)
+        assert found.info == pytest.approx(expected.info)
+
+
+def test_a_gpu_fills_clusters_that_are_empty(device):
+    some = np.array([[0.0], [0.0], [0.0], [8.0]])
+    expected, found = (get("kmeans").form(form)([some], {"k": 4}) for form in ("cpu", "cuda"))
+    assert sorted(expected.arrays["centroids"].tolist()) == [[0.0], [0.0], [0.0], [8.0]]
+    assert found.arrays["centroids"].tolist() == expected.arrays["centroids"].tolist()
+    assert found.info == expected.info
+
+
+@pytest.mark.parametrize("form", ["cpu", "cuda"])
+def test_a_sum_of_squares_that_overflows_is_refused(device, form):
+    far = np.full((40, 1), 2.0**509)
+    with refused("overflow", match="beyond float64"):
+        get("kmeans_step").form(form)([far, -far[:1]], {})

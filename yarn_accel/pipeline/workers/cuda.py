@@ -276,6 +276,8 @@ def cases() -> Iterator[Case]:
     points, others = random.standard_normal((2, 17, 3))
     yield "knn", [points, others, np.arange(17) % 3], {}
     yield "kmeans_step", [points, others[:4]], {}
+    for name in ("kmeans", "kmeans_seed"):
+        yield name, [np.concatenate([points, others + 50.0])], {"k": 2}
 
 
 def probe() -> None:
