@@ -45,6 +45,7 @@ from yarn_accel.client.operation_calls import (
     Inference,
     Inverse,
     MatrixProduct,
+    Neighbours,
     PackedQR,
     ResidualCheck,
     SeparateLU,
@@ -433,6 +434,20 @@ class Accelerator:
             options: ``seed``, ``max_iterations``, ``tolerance``, ``restarts`` among others.
         """
         return self._run(calls_of.kmeans(points, k, options))
+
+    def knn(self, points: Any, references: Any, labels: Any = None, **options: Any) -> Neighbours:
+        """The nearest of reference points ``(m, d)`` for each point ``(n, d)``.
+
+        >>> from yarn_accel.client import connect
+        >>> with connect("inline") as accel:
+        ...     accel.knn([[1.0]], [[9.0], [2.0], [0.5]], k=2).neighbours.tolist()
+        [[2, 1]]
+
+        Args:
+            labels: whole numbers ``(m,)``: each point gets the most frequent one of its neighbours.
+            options: ``k`` (5) among others.
+        """
+        return self._run(calls_of.knn(points, references, labels, options))
 
     def infer(self, model: Union[str, os.PathLike[str]], inputs: Any, **options: Any) -> Inference:
         """The outputs of an ONNX model, which the server reads by itself.

@@ -35,6 +35,7 @@ from yarn_accel.client.operation_calls import (
     Inference,
     Inverse,
     MatrixProduct,
+    Neighbours,
     ResidualCheck,
     Solution,
 )
@@ -177,6 +178,10 @@ class AsyncAccelerator:
     async def kmeans(self, points: Any, k: int, **options: Any) -> Clusters:
         """See `Accelerator.kmeans`."""
         return await self._run(calls_of.kmeans(points, k, options))
+
+    async def knn(self, points: Any, references: Any, labels: Any = None, **options: Any) -> Neighbours:
+        """See `Accelerator.knn`."""
+        return await self._run(calls_of.knn(points, references, labels, options))
 
     async def infer(self, model: Union[str, os.PathLike[str]], inputs: Any, **options: Any) -> Inference:
         """See `Accelerator.infer`."""

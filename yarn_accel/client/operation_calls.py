@@ -274,6 +274,30 @@ class Clusters(NamedTuple):
         )
 
 
+class Neighbours(NamedTuple):
+    """The nearest reference points of points.
+
+    Attributes:
+        neighbours: int32 ``(n, k)``: numbers of reference points, the nearest first.
+        distances: float64 ``(n, k)``.
+        labels: int64 ``(n,)``: the most frequent label of the neighbours; None without labels.
+    """
+
+    neighbours: Any
+    distances: Any
+    labels: Any
+    output: str
+    reply: Reply
+
+    @classmethod
+    def of(cls, reply: Reply, output: str = "") -> Neighbours:
+        """The result that a reply to ``knn`` holds."""
+        neighbours, distances, labels = (
+            _array(reply, name) for name in ("neighbours", "distances", "labels")
+        )
+        return cls(neighbours, distances, labels, output, reply)
+
+
 class Inference(NamedTuple):
     """The outputs of a model.
 
@@ -477,6 +501,12 @@ def _images(images: Union[str, Reference, Sequence[bytes]]) -> Sequence[Any]:
 def kmeans(points: Any, k: int, options: Options) -> PreparedCall[Clusters]:
     """k clusters of points."""
     return _prepare(Clusters.of, "kmeans", (points,), options, k=k)
+
+
+def knn(points: Any, references: Any, labels: Any, options: Options) -> PreparedCall[Neighbours]:
+    """The nearest reference points of points."""
+    inputs = (points, references) if labels is None else (points, references, labels)
+    return _prepare(Neighbours.of, "knn", inputs, options)
 
 
 def _prepare(

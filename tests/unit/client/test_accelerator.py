@@ -149,6 +149,14 @@ def test_factors_products_solutions_and_clusters_have_names(accel):
     clusters = accel.kmeans(points, 2, seed=1)
     assert len(set(clusters.labels[:9])) == len(set(clusters.labels[9:])) == 1
     assert clusters.centroids.shape == (2, 2)
+    near = accel.knn(points[[3, 12]], points, np.repeat([7, 8], 9), k=3)
+    assert (near.neighbours.shape, near.neighbours[:, 0].tolist(), near.labels.tolist()) == (
+        (2, 3),
+        [3, 12],
+        [7, 8],
+    )
+    assert np.all(near.distances[:, 0] <= near.distances[:, 2])
+    assert accel.knn(points[:4], points).labels is None
     assert lu.reply.device == "cpu:fallback"
 
 
