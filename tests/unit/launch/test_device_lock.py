@@ -231,7 +231,7 @@ def test_a_server_computes_on_what_it_locked(eight_gpus, tmp_path, monkeypatch):
     first["CUDA_VISIBLE_DEVICES"] = "GPU-4,2,GPU-2,5,7"
     first_locks = take_from_environment(first)
     assert first_locks is not None
-    config = PipelineConfig(master_secret_file=Path("/none"))
+    config = PipelineConfig(master_secret_file=Path("/none"), cpu_workers_per_gpu_worker=0)
     assert [device.name for device in find_devices(config, first)] == ["cuda:4", "cuda:5:0", "cuda:5:2"]
     with pytest.raises(DevicesTaken, match=r"MIG-50000002-.* is held by"):
         take_from_environment({**second, "NVIDIA_VISIBLE_DEVICES": "GPU-5"})
