@@ -32,7 +32,13 @@ from torque_sched.batch.openpbs.parse.cluster import (
 from torque_sched.batch.openpbs.parse.jobs import parse_jobs
 from torque_sched.batch.openpbs.parse.select import Kinds, parse_select
 from torque_sched.batch.openpbs.parse.text import read_blocks
-from torque_sched.batch.openpbs.placing import Elements, NotFreeError, VnodeAccounts, hosts_argument
+from torque_sched.batch.openpbs.placing import (
+    Elements,
+    NotFreeError,
+    SiteAccounts,
+    VnodeAccounts,
+    hosts_argument,
+)
 from torque_sched.batch.system import OrderKind, OrderResult
 from torque_sched.batch.torque.parse.qrun import classify_qrun
 from torque_sched.batch.torque.parse.records import Parsed, decoded
@@ -275,6 +281,7 @@ class OpenPbs(QueriedServer):
         self._to_ask: dict[JobId, None] = {}
         self._found: OpenPbsParts | None = None
         self._accounts = VnodeAccounts((), Kinds())
+        self._site = SiteAccounts(Server(), (), ())
         self._ordered: dict[JobId, _Ordered] = {}
         self._queued: dict[str, list[tuple[JobId, asyncio.Future[OrderResult]]]] = {}
         self._flushing: set[asyncio.Task[None]] = set()
@@ -312,7 +319,7 @@ class OpenPbs(QueriedServer):
         return found.parts
 
     def _see(self, found: OpenPbsParts) -> None:
-        """Open the accounts of vnodes, and see which jobs are gone."""
+        """Open the accounts of vnodes and site, and see which jobs are gone."""
         jobs = found.parts.jobs.items
         live = {job.id: job for job in jobs if not job.state.is_final and not job.is_array_parent}
         if _keeps_history(found.parts.server):
@@ -320,13 +327,14 @@ class OpenPbs(QueriedServer):
         self._shown = frozenset(live)
         now_s = self._clock()
         self._accounts = VnodeAccounts(found.vnodes, found.kinds)
+        self._site = SiteAccounts(found.parts.server, found.parts.queues.items, jobs)
         for job_id, ordered in tuple(self._ordered.items()):
             job = live.get(job_id)
-            is_open = job is not None and job.state is JobState.QUEUED
-            if not is_open or abs(now_s - ordered.at_s) > _SEEN_WITHIN_S:
+            if job is None or job.state is not JobState.QUEUED or abs(now_s - ordered.at_s) > _SEEN_WITHIN_S:
                 del self._ordered[job_id]
             else:
                 self._accounts.take(ordered.elements, alone=ordered.alone)
+                self._site.take(job)
         said = frozenset(not_supported(found, self._partition))
         for text in sorted(said - self._said):
             logger.warning("%s", text)
@@ -407,6 +415,7 @@ class OpenPbs(QueriedServer):
             return refusal
         request = job.request
         try:
+            self._site.check(job)
             elements = self._accounts.elements(
                 parse_select(request.nodes_text or "1:ncpus=1"), allocation,
                 alone=request.wants_empty_nodes, scattered=request.is_scattered,
@@ -417,12 +426,14 @@ class OpenPbs(QueriedServer):
             return OrderResult(OrderKind.NEVER, error.message)
         ordered = _Ordered(elements, request.wants_empty_nodes, self._clock())
         self._accounts.take(elements, alone=ordered.alone)
+        self._site.take(job)
         self._ordered[job.id] = ordered
         result = await self._start(job.id, hosts_argument(elements), lock)
         # Without an answer it may have been taken.
         if result.kind not in {OrderKind.STARTED, OrderKind.OTHER}:
             self._ordered.pop(job.id, None)
             self._accounts.give_back(elements)
+            self._site.take(job, -1)
         return result
 
     async def _start(self, job: JobId, hosts: str, lock: int | None) -> OrderResult:

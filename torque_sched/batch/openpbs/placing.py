@@ -7,16 +7,21 @@ not free by the last look, less all that was ordered since, is refused here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from torque_sched.batch.openpbs.parse.cluster import Vnode, by_host
 from torque_sched.batch.openpbs.parse.select import AskedChunk, Kinds, VnodeShare, amount_of, property_of
 from torque_sched.errors import ModelError
+from torque_sched.model.cluster import Job, Queue, Server
 from torque_sched.model.decisions import NodeShare
+from torque_sched.model.states import JobState
+from torque_sched.model.units import DURATION_RESOURCES
 
 Elements = tuple[tuple[VnodeShare, ...], ...]
 _COUNTED = frozenset({"ncpus", "mem", "ngpus"})
 _UNPLACED = frozenset({"mpiprocs", "ompthreads", "nchunk"})
+_NOT_OF_SITE = _COUNTED | _UNPLACED | DURATION_RESOURCES | {"nodect"}
 
 
 class NotFreeError(ModelError):
@@ -189,6 +194,65 @@ class VnodeAccounts:
                     return f"vnode {vnode.name} is in use, and one job has it alone"
         where = ", ".join(str(share.node) for share in allocation[:3])
         return f"{chunk.words} is not free on {where} any more"
+
+
+class SiteAccounts:
+    """What is left of resources that the server or a queue has and no vnode, such as floating licences.
+
+    Of each the server's figure or the sum of what runs counts as assigned, whichever is more: a resource
+    without the flag ``q`` is not added up there.
+
+    Args:
+        server: of the look.
+        queues: of the look.
+        jobs: of the look; those that run hold what they asked for.
+    """
+
+    def __init__(self, server: Server, queues: Iterable[Queue], jobs: Iterable[Job]) -> None:
+        sources: list[tuple[str, Server | Queue]] = [("", server)]
+        sources += [(str(queue.name), queue) for queue in queues]
+        self._left = {
+            (place, name): has
+            for place, source in sources for name in source.resources_available.texts
+            if name not in _NOT_OF_SITE and (has := source.resources_available.amount(name)) is not None
+        }  # fmt: skip
+        held = Counter[tuple[str, str]]()
+        for job in jobs if self._left else ():
+            if job.state is JobState.RUNNING and not job.is_array_parent:
+                held.update(self._asked(job))
+        for place, source in sources:
+            for name in source.resources_assigned.texts:
+                held[place, name] = max(held[place, name], int(source.resources_assigned.amount(name) or 0))
+        for key in self._left:
+            self._left[key] -= held[key]
+
+    def _asked(self, job: Job) -> dict[tuple[str, str], int]:
+        """By place and resource, of those that are counted here."""
+        asked = Counter[str]({each.name: each.count for each in job.request.gres})
+        for chunk in job.request.pieces:
+            asked.update({name: n * chunk.count for name, n in chunk.others})
+        return {
+            (place, name): n
+            for place in ("", str(job.queue)) for name, n in asked.items()
+            if (place, name) in self._left
+        }  # fmt: skip
+
+    def check(self, job: Job) -> None:
+        """That what the job asks for is left.
+
+        Raises:
+            NotFreeError: it is not.
+        """
+        for (place, name), n in self._asked(job).items() if self._left else ():
+            left = self._left[place, name]
+            if n > left:
+                where = f"queue {place}" if place else "the server"
+                raise NotFreeError(f"{name}={n} is not free at {where} any more: {max(0, left):g} left")
+
+    def take(self, job: Job, sign: int = 1) -> None:
+        """The job was ordered; with a sign of -1, that was refused."""
+        for key, n in self._asked(job).items() if self._left else ():
+            self._left[key] -= sign * n
 
 
 def _spread(

@@ -611,6 +611,15 @@ def order(
         ("1:ncpus=1", {"job_state": "S"}, {}, OrderKind.WRONG_STATE),
         ("1:ncpus=1:aoe=x", {}, {}, OrderKind.NEVER),
         ("3:ncpus=1", {}, {"used": 2}, OrderKind.NOT_NOW),
+        ("1:ncpus=1:scratch=3gb", {}, {"resources_available__scratch": "2gb"}, OrderKind.NOT_NOW),
+        (
+            "1:ncpus=1:scratch=3gb",
+            {},
+            {"resources_available__scratch": "10gb", "resources_assigned__scratch": "8gb"},
+            OrderKind.NOT_NOW,
+        ),
+        ("2:ncpus=1:lic=2", {}, {"resources_available__lic": "3"}, OrderKind.NOT_NOW),
+        ("1:ncpus=1:lic=3", {}, {"resources_available__lic": "2.5"}, OrderKind.NOT_NOW),
     ],
 )
 def test_what_the_server_would_not_verify_is_refused_before_it_is_ordered(
@@ -634,6 +643,55 @@ def test_what_was_ordered_counts_until_a_look_shows_it() -> None:
         return kinds
 
     assert asyncio.run(play()) == [OrderKind.STARTED, OrderKind.NOT_NOW]
+
+
+LICENCES = b"create resource lic\nset resource lic type = long\nset resource lic flag = q\n"
+
+
+@pytest.mark.parametrize(
+    ("of_server", "of_queue", "of_vnode", "select", "of_job"),
+    [
+        # A vnode's, asked for by chunk; the server's, the queue's, asked for by the whole job.
+        ({}, {}, {"resources_available__lic": "5", "resources_assigned__lic": "2"}, "1:ncpus=1:lic=2", None),
+        ({"resources_available.lic": "5", "resources_assigned.lic": "2"}, {}, {}, "1:ncpus=1", "2"),
+        ({}, {"resources_available.lic": "5", "resources_assigned.lic": "2"}, {}, "1:ncpus=1", "2"),
+        # The server does not add up what runs: the job 9 holds two.
+        ({"resources_available.lic": "5"}, {}, {}, "1:ncpus=1", "2"),
+    ],
+)
+def test_the_sites_own_resources_are_not_over_committed_whatever_was_decided(
+    of_server: dict[str, Any],
+    of_queue: dict[str, Any],
+    of_vnode: dict[str, Any],
+    select: str,
+    of_job: str | None,
+) -> None:
+    asked = {"Resource_List__lic": of_job} if of_job else {}
+    running = job(
+        9, select, job_state="R", substate=42, exec_vnode="(n1:ncpus=1)", stime="Sun Nov 22 14:45:00 2026",
+        **asked,
+    )  # fmt: skip
+    vnodes = [vnode("n1", used=1, jobs="9.head/0", **of_vnode)]
+
+    async def play(*answers: tuple[int, bytes]) -> list[OrderKind]:
+        outputs = outputs_of(
+            [running, *(job(n, select, **asked) for n in (1, 2))],
+            vnodes, queue=of_queue, server=of_server, resources=LICENCES,
+        )  # fmt: skip
+        commands = Server(outputs, *answers)
+        server = OpenPbs(commands, lambda: NOW_S)
+        share = (NodeShare(NodeName("n1"), 1),)
+        kinds = []
+        for number in (1, 2, 2):
+            # A second look does not show the start yet.
+            jobs = (await server.look()).snapshot.job_by_id
+            kinds.append((await server.start(jobs[JobId(f"{number}.head")], share)).kind)
+        assert len(commands.orders) == len(answers) + 1
+        return kinds
+
+    assert asyncio.run(play()) == [OrderKind.STARTED, OrderKind.NOT_NOW, OrderKind.NOT_NOW]
+    refused = (2, b"qrun: Unknown Job Id 1.head")
+    assert asyncio.run(play(refused))[:2] == [OrderKind.UNKNOWN_JOB, OrderKind.STARTED]
 
 
 def test_a_refused_order_holds_nothing() -> None:

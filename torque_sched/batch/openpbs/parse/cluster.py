@@ -176,7 +176,8 @@ def _vnode(block: Block, kinds: Kinds) -> Vnode:
             if resource == name:
                 continue
             if resource in counted:
-                into[resource] = amount_of(text)
+                # Of a half nothing is there for a job that asks for one.
+                into[resource] = amount_of(text, rounds_up=family == _ASSIGNED)
             elif family == _AVAILABLE and resource not in _NO_PROPERTIES:
                 values = [text] if resource in kinds.booleans else text.split(",")
                 properties += [property_of(resource, value.strip(), kinds) for value in values]

@@ -137,8 +137,8 @@ def parse_place(text: str) -> Arrangement:
     return Arrangement(arrangement, sharing, group)
 
 
-def amount_of(text: str) -> int:
-    """The number of a consumable resource: bytes of a size, else a count, rounded up.
+def amount_of(text: str, *, rounds_up: bool = True) -> int:
+    """The number of a consumable resource: bytes of a size, else a count, rounded up (or down).
 
     Raises:
         UnitError: it is neither.
@@ -146,7 +146,9 @@ def amount_of(text: str) -> int:
     found = _NUMBER.fullmatch(text)
     if found is None:
         return size_bytes(text)
-    return math.ceil(float(text)) if found.group(1) else int(text)
+    if not found.group(1):
+        return int(text)
+    return math.ceil(float(text)) if rounds_up else math.floor(float(text))
 
 
 def is_amount(text: str) -> bool:
