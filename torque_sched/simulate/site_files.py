@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torque_sched.batch.accounting import job_of_record
+from torque_sched.batch.openpbs.parse.cluster import idle_nodes, run_limits
 from torque_sched.batch.torque.parse.accounting import parse_accounting
 from torque_sched.batch.torque.parse.pbsnodes import parse_pbsnodes
 from torque_sched.batch.torque.parse.qmgr import parse_qmgr
 from torque_sched.batch.torque.parse.qstat import queue_from_record, server_from_record
-from torque_sched.batch.torque.parse.records import decoded
+from torque_sched.batch.torque.parse.records import Record, decoded
 from torque_sched.errors import ConfigError, DocumentError, ModelError, RecordError
-from torque_sched.model.cluster import Job, Node, NodeName, Queue, Server, UsedResources
+from torque_sched.model.cluster import Job, Node, NodeName, Queue, RunLimit, Server, UsedResources
 from torque_sched.model.states import JobState, StartProgress
 from torque_sched.simulate.site import Outage, SimulatedJob, Site, with_status
 from torque_sched.simulate.workload import Rejected, TraceJob, Workload
@@ -215,7 +216,8 @@ def read_nodes(path: Path, mem_bytes: int | None = None) -> tuple[tuple[Node, ..
     """Nodes of the server's nodes file, or of what ``pbsnodes`` printed, and what is wrong with the others.
 
     Args:
-        path: ``server_priv/nodes``, or the output of ``pbsnodes -a`` or ``pbsnodes -x``.
+        path: ``server_priv/nodes``, or the output of ``pbsnodes -a`` or ``pbsnodes -x``, of OpenPBS
+            ``pbsnodes -av``.
         mem_bytes: memory of each; None: what its mom reported, else unlimited.
 
     Raises:
@@ -241,7 +243,8 @@ def _is_printed(text: str) -> bool:
 
 
 def _printed(path: Path, text: str) -> tuple[list[Node], list[str]]:
-    parsed = parse_pbsnodes(text, path.name, may_be_cut=True)
+    is_openpbs = "\n     resources_available." in text
+    parsed = idle_nodes(text, path.name) if is_openpbs else parse_pbsnodes(text, path.name, may_be_cut=True)
     return list(parsed.items), [str(problem) for problem in parsed.problems]
 
 
@@ -292,12 +295,17 @@ def read_limits(path: Path) -> tuple[tuple[Server, tuple[Queue, ...]], tuple[str
     for record in parsed.items:
         try:
             if record.kind == "Queue":
-                queues.append(queue_from_record(record))
+                queues.append(replace(queue_from_record(record), run_limits=_run_limits(record)))
             elif record.kind == "Server":
-                server = replace(server_from_record(record), name="site")
+                server = replace(server_from_record(record), name="site", run_limits=_run_limits(record))
         except RecordError as error:
             problems.append(f"{path.name}: {error}")
     return (server, tuple(queues)), tuple(problems)
+
+
+def _run_limits(record: Record) -> tuple[RunLimit, ...]:
+    """Limits that OpenPBS calls ``max_run``; of Torque there are none."""
+    return run_limits(f"{record.kind.lower()} {record.name}".rstrip(), record.attributes.items())
 
 
 def read_outages(path: Path, nodes: Iterable[Node]) -> tuple[tuple[Outage, ...], tuple[str, ...]]:

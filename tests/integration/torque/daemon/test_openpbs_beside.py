@@ -91,7 +91,7 @@ def test_a_shadow_beside_the_native_scheduler_compares_and_touches_nothing(
     report = shadow.own / "report.json"
 
     def told() -> dict[str, Any]:
-        return json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}  # type: ignore[no-any-return]
+        return json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
 
     until(lambda: told().get("n_started") == 1, "the comparison")
     found = told()

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from torque_sched.commands.simulate import simulate
+from torque_sched.simulate.site_files import read_limits, read_nodes
 
 ROOT = Path(__file__).resolve().parents[4]
 LOG = str(ROOT / "benchmarks" / "traces" / "ctc_1000.swf.gz")
@@ -70,6 +71,60 @@ def test_a_home_alone_is_simulated_under_its_own_settings(home: Path) -> None:
     result = ask("--home", str(home))
     assert result.exit_code == 0, result.output
     assert re.search(r"┃\s+none\s+┃", result.output)
+
+
+def test_last_month_of_an_openpbs(tmp_path: Path) -> None:
+    """The captured starts of a real server, each with the end that it would have written."""
+    captures = ROOT / "tests" / "golden" / "openpbs"
+    lines = (captures / "accounting-sample.txt").read_text().splitlines()
+    starts = [line for line in lines if ";S;" in line]
+    ends = []
+    for at, line in enumerate(starts):
+        start_s = int(re.findall(r" start=(\d+)", line)[0])
+        ends.append(
+            f"{line.replace(';S;', ';E;').rstrip()} session=7 end={start_s + 60 * (at + 1)} Exit_status=0 "
+            f"resources_used.cpupct=0 resources_used.cput=00:00:01 resources_used.mem=2048kb "
+            f"resources_used.ncpus=1 resources_used.walltime=00:{at + 1:02}:00 run_count=1"
+        )
+    folder = tmp_path / "accounting"
+    folder.mkdir()
+    damaged = "11/22/2026 16:00:00;E;900.head;user=eve resources_used.ncpus=1 Resource_List.select=1:ncpus=x"
+    (folder / "20261122").write_text("\n".join([*lines, *ends, damaged]) + "\n")
+    words = (
+        "--accounting", str(folder), "--nodes", str(captures / "snapshot-pbsnodes-av.txt"),
+        "--qmgr", str(captures / "qmgr-print-server.txt"), "--compare", "easy,conservative", "--check",
+        "--json", str(tmp_path / "a.json"),
+    )  # fmt: skip
+    result = ask(*words)
+    assert result.exit_code == 0, result.output
+    assert "is no create or set command" not in result.output
+    found = json.loads((tmp_path / "a.json").read_text())
+    jobs = found["jobs"]
+    assert jobs["in"] == len(ends) + 1 == jobs["simulated"] + sum(jobs["rejected"].values()) + jobs["ignored"]
+    # Of the real records one holds half an `exec_vnode`, and three jobs were forced while they were held; two
+    # more are whole arrays, whose members count.
+    assert jobs["rejected"] == {"damaged": 5, "never_ran": 2}
+    assert jobs["simulated"] == 16
+    assert found["policies"].keys() == {"easy", "conservative"}
+    for each in found["policies"].values():
+        assert each["problems"] == []
+        assert each["n_jobs"] + len(each["never_started"]) == jobs["simulated"]
+
+
+def test_limits_and_hosts_of_an_openpbs_are_simulated(tmp_path: Path) -> None:
+    captures = ROOT / "tests" / "golden" / "openpbs"
+    nodes, problems = read_nodes(captures / "snapshot-pbsnodes-av.txt")
+    # Two of them were full when it was printed.
+    assert (sorted((node.name, node.slots, node.gpus) for node in nodes), problems) == (
+        [("node1", 2, 0), ("node2", 4, 0), ("node3", 8, 2)], (),
+    )  # fmt: skip
+    assert all(node.slots_free == node.slots for node in nodes)
+    (_, queues), problems = read_limits(captures / "qmgr-print-server.txt")
+    (gpuq,) = (queue for queue in queues if queue.name == "gpuq")
+    assert problems == ()
+    assert {(each.kind, each.name, each.resource): each.most for each in gpuq.run_limits} == {
+        ("", "", ""): 10, ("user", "", ""): 2, ("user", "alice", ""): 3, ("user", "", "ncpus"): 8,
+    }  # fmt: skip
 
 
 def test_the_example_of_the_manual() -> None:

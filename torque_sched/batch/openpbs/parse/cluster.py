@@ -270,6 +270,20 @@ def node_of(name: str, vnodes: Sequence[Vnode]) -> Node:
     )  # fmt: skip
 
 
+def idle_nodes(data: bytes | str, command: str) -> Parsed[Node]:
+    """The hosts of ``pbsnodes -av`` as they are when all are up and nothing runs there.
+
+    Raises:
+        DocumentError: the output is unusable as a whole.
+    """
+    blocks = read_blocks(data, "Vnode", command)
+    read = parse_vnodes(blocks, kinds_of(blocks, None))
+    idle = [replace(each, states=frozenset(), assigned={}, jobs={}) for each in read.items]
+    nodes = (node_of(name, members) for name, members in by_host(idle).items())
+    # What a started job will hold is then counted by what it asked for.
+    return Parsed(tuple(replace(node, mem_assigned_bytes=None) for node in nodes), read.problems)
+
+
 def settled(
     jobs: Iterable[Job], hosts: Mapping[str, Sequence[Vnode]], memo: dict[JobId, tuple[Job, Job]]
 ) -> tuple[Job, ...]:
@@ -326,7 +340,7 @@ def parse_queues(data: bytes | str, partition: str = "") -> Parsed[Queue]:
     for block in read_blocks(data, "Queue", "qstat -Q"):
         try:
             queue = queue_from_record(Record("Queue", block.name, block.attributes()))
-            limits = _run_limits(block)
+            limits = run_limits(block.place, block.pairs())
             owned = is_ours(queue.extra.get("partition", ""), partition)
             queues.append(replace(queue, run_limits=limits, is_started=queue.is_started and owned))
         except TorqueSchedError as error:
@@ -346,7 +360,11 @@ def parse_server(data: bytes | str) -> Server:
         try:
             server = server_from_record(Record("Server", block.name, block.attributes()))
             # Arrays' limits are the scheduler's to keep.
-            servers.append(replace(server, run_limits=_run_limits(block), holds_beyond_array_limits=False))
+            servers.append(
+                replace(
+                    server, run_limits=run_limits(block.place, block.pairs()), holds_beyond_array_limits=False
+                )
+            )
         except TorqueSchedError as error:
             problems.append(as_record_error(error, block.place))
     return one_server(Parsed(tuple(servers), tuple(problems)), "qstat -B")
@@ -357,14 +375,18 @@ def is_ours(partition: str, ours: str) -> bool:
     return partition in {ours, _DEFAULT_PARTITION} if not ours else partition == ours
 
 
-def _run_limits(block: Block) -> tuple[RunLimit, ...]:
-    """``max_run`` and ``max_run_res``, a line for each entry, and what they were called before.
+def run_limits(place: str, pairs: Iterable[tuple[str, str]]) -> tuple[RunLimit, ...]:
+    """``max_run`` and ``max_run_res``, an entry or several in a value, and what they were called before.
+
+    Args:
+        place: for errors.
+        pairs: attributes of a queue or a server; ``max_run`` may be there several times.
 
     Raises:
         RecordError: an entry is garbled; a queue with an unknown limit must not be used.
     """
     limits: list[RunLimit] = []
-    for name, text in block.pairs():
+    for name, text in pairs:
         old = next((kind for prefix, kind in _OLD_LIMITS.items() if name.startswith(prefix)), None)
         if old is not None:
             limits.append(RunLimit(old, "", amount_of(text), name.partition(".")[2]))
@@ -373,9 +395,7 @@ def _run_limits(block: Block) -> tuple[RunLimit, ...]:
             continue
         entries = _LIMIT.findall(text)
         if not entries:
-            raise RecordError(
-                f"{block.place}: {name}={text[:60]!r} is not understood", cure="look at it with qmgr"
-            )
+            raise RecordError(f"{place}: {name}={text[:60]!r} is not understood", cure="look at it with qmgr")
         for letter, holder, most in entries:
             who = "" if holder in {"PBS_GENERIC", "PBS_ALL"} else holder
             limits.append(RunLimit(_LIMIT_KINDS[letter], who, amount_of(most), found.group(1) or ""))

@@ -9,11 +9,15 @@ from torque_sched.errors import DocumentError, RecordError
 
 _CREATE = re.compile(r"create (queue|node) (\S+)\s*")
 _SET = re.compile(r"set (queue|node|server)(?: ([^\s=]+))?? ([A-Za-z_][\w.]{0,199}) (=|\+=) ?(.*)", re.ASCII)
+_OF_RESOURCES = ("create resource ", "set resource ")
+"""Definitions that OpenPBS prints first."""
 _KINDS = {"queue": "Queue", "node": "Node", "server": "Server"}
 
 
 def parse_qmgr(data: bytes | str, command: str = "qmgr") -> Parsed[Record]:
-    """Records of queues, nodes and the server from qmgr's own commands; comments are skipped.
+    """Records of queues, nodes and the server from qmgr's own commands.
+
+    Comments are skipped, and so are OpenPBS's definitions of resources.
 
     A line that is no such command is one problem, and so is an attribute that is set a second time: a line of
     some value that looks like a command. The server's record has an empty name, because
@@ -26,7 +30,7 @@ def parse_qmgr(data: bytes | str, command: str = "qmgr") -> Parsed[Record]:
     records: dict[tuple[str, str], Record] = {}
     problems: list[RecordError] = []
     for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip() or line.startswith("#"):
+        if not line.strip() or line.startswith(("#", *_OF_RESOURCES)):
             continue
         trouble = _read(records, line.rstrip("\r"))
         if trouble:
