@@ -425,8 +425,7 @@ class Hosting:
 
     async def seen(self, look: Look) -> None:
         """Compare what there should be with what the server has."""
-        output = look.outputs["jobs"]
-        variables = variables_of(output) if BLOCK_VARIABLE.encode() in output else {}
+        variables = variables_of(look.outputs)
         by_token = {known.get(BLOCK_VARIABLE, ""): job for job, known in variables.items()}
         snapshot = look.snapshot
         self.inventory.renew(snapshot, self._scheduler.others(), self.guest.grants(instant()))

@@ -29,8 +29,9 @@ from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.home import LockFile
 from torque_sched.adapters.state_file import write_atomic
 from torque_sched.adapters.waiting import cancelled, within
-from torque_sched.batch.connect import command_environment
-from torque_sched.batch.torque.pbs import Pbs
+from torque_sched.batch.connect import command_environment, version_text
+from torque_sched.batch.openpbs.pbs import OpenPbs
+from torque_sched.batch.torque.pbs import Pbs, QueriedServer
 from torque_sched.errors import SnapshotError, TorqueSchedError
 from torque_sched.grid.membership import MemberState
 from torque_sched.grid.site.blocks import Barrier
@@ -242,7 +243,10 @@ class SiteService:
         commands = Commands(command_environment(config.commands))
         stack.callback(commands.kill_all)
         self._ending.last = commands.kill_all
-        server = Pbs(commands, time.time)
+        if "pbs_version" in version_text(config.commands):
+            server: QueriedServer = OpenPbs(commands, time.time)
+        else:
+            server = Pbs(commands, time.time)
         scheduler = LocalScheduler(places.history, places.cycle_lock, server)
         self._scheduler = scheduler
         stack.callback(scheduler.close)

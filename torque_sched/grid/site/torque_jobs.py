@@ -1,10 +1,10 @@
-"""Torque's side of the grid: blocks as jobs of local users, and our users' jobs that may run elsewhere.
+"""The server's side of the grid: blocks as jobs of local users, and our users' jobs that may run elsewhere.
 
 A block is an ordinary job, submitted by ``qsub`` as the local user it is mapped to, on exactly the nodes
 its claim holds, and started by ``qrun``. A job of ours that may run elsewhere is held twice: by its owner,
 who said ``qsub -h -v TORQUE_GRID=yes``, and by the operator's hold that takes it into our care. No
 scheduler starts a held job, so it and we can never both start it; a job whose owner has lifted his hold in
-between is left alone.
+between is left alone. The server is a Torque or an OpenPBS.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from torque_sched.adapters.commands import Commands, Completed
+from torque_sched.batch.openpbs.parse.select import Kinds, request_of
+from torque_sched.batch.openpbs.parse.text import read_blocks
+from torque_sched.batch.openpbs.pbs import OpenPbs, is_look
 from torque_sched.batch.system import BatchSystem, Look, OrderKind
 from torque_sched.batch.torque.parse.qrun import hosts_argument
 from torque_sched.batch.torque.parse.xml import read_xml
@@ -70,16 +73,31 @@ def filled(template: Sequence[str], **words: str) -> tuple[str, ...]:
     return tuple(re.sub(r"\{(\w+)\}", value, word) for word in template)
 
 
-def variables_of(output: bytes) -> dict[str, dict[str, str]]:
-    """Job -> its environment variables whose names begin with ``TORQUE_GRID``, from ``qstat -f -x``."""
+def variables_of(outputs: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
+    """Job -> its environment variables whose names begin with ``TORQUE_GRID``, from the outputs of a look."""
+    output = outputs["jobs"]
+    if b"TORQUE_GRID" not in output:
+        return {}
+    if is_look(outputs):
+        blocks = (each for each in read_blocks(output, "Job", "qstat") if "TORQUE_GRID" in each.text)
+        listed = ((each.name, each.attributes()) for each in blocks)
+    else:
+        listed = ((each.name, each.attributes) for each in read_xml(output, "Job", "qstat -f -t -x").items)
     found = {}
-    for record in read_xml(output, "Job", "qstat -f -t -x").items:
-        text = record.attributes.get("Variable_List", "")
-        if "TORQUE_GRID" not in text:
-            continue
-        pairs = (part.partition("=") for part in text.split(",") if part.startswith("TORQUE_GRID"))
-        found[record.name] = {name: value for name, _, value in pairs}
+    for job, attributes in listed:
+        parts = attributes.get("Variable_List", "").split(",")
+        pairs = [part.partition("=") for part in parts if part.startswith("TORQUE_GRID")]
+        if pairs:
+            found[job] = {name: value for name, _, value in pairs}
     return found
+
+
+def _select(allocation: Sequence[NodeShare]) -> str:
+    """A chunk on each node of a claim, as OpenPBS is asked for it."""
+    return "+".join(
+        f"1:ncpus={share.slots}{f':ngpus={share.gpus}' if share.gpus else ''}:host={share.node}"
+        for share in allocation
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +125,7 @@ def shares_of(pieces: Iterable[Piece]) -> tuple[NodeShare, ...]:
 
 
 class TorqueJobs:
-    """Orders to the local Torque server.
+    """Orders to the local server, Torque or OpenPBS.
 
     Args:
         commands: runs them.
@@ -144,21 +162,30 @@ class TorqueJobs:
         return JobId(done.stdout.decode("ascii", "replace").split()[-1])
 
     def _qsub(self, block: BlockJob, path: Path, user: pwd.struct_passwd) -> tuple[str, ...]:
-        nodes = hosts_argument(block.allocation, Request())
-        resources = f"nodes={nodes},walltime={max(1, round(block.walltime_s))}"
+        walltime = f"walltime={max(1, round(block.walltime_s))}"
+        if isinstance(self._system, OpenPbs):
+            # Jobs begin in their user's home there; qsub has no option for it.
+            asked = ["-l", f"select={_select(block.allocation)}", "-l", "place=scatter", "-l", walltime]
+        else:
+            nodes = hosts_argument(block.allocation, Request())
+            asked = ["-l", f"nodes={nodes},{walltime}", "-d", user.pw_dir]
         queue = ("-q", self._config.queue) if self._config.queue else ()
         return (
             *filled(self._config.become, user=block.user),
             "env", f"HOME={user.pw_dir}", f"USER={block.user}", f"LOGNAME={block.user}",
-            self._commands.find("qsub"), *queue, "-N", block.name, "-l", resources, "-r", "n",
-            "-d", user.pw_dir, "-j", "oe", "-o", f"{user.pw_dir}/{block.name}.{block.label}.out",
+            self._commands.find("qsub"), *queue, "-N", block.name, *asked, "-r", "n", "-j", "oe",
+            "-o", f"{user.pw_dir}/{block.name}.{block.label}.out",
             "-C", NO_DIRECTIVES, "-v", f"{BLOCK_VARIABLE}={block.token}", str(path),
         )  # fmt: skip
 
     async def start(self, job: JobId, allocation: tuple[NodeShare, ...]) -> tuple[str, bool]:
         """Start it on the claim's nodes: why it was not taken (empty: it was), and whether they are busy."""
+        request = Request()
+        if isinstance(self._system, OpenPbs):
+            asked = {"Resource_List.select": _select(allocation), "Resource_List.place": "scatter"}
+            request = request_of(asked, Kinds())
         result = await self._system.start(
-            Job(job, JobState.QUEUED, QueueName(self._config.queue)), allocation
+            Job(job, JobState.QUEUED, QueueName(self._config.queue), request), allocation
         )
         if result.kind in (OrderKind.STARTED, OrderKind.ALREADY_RUNNING):
             return "", False
@@ -176,7 +203,7 @@ class TorqueJobs:
         name = self._config.grid.variable
         if name.encode() not in look.outputs["jobs"]:
             return []
-        variables = variables_of(look.outputs["jobs"])
+        variables = variables_of(look.outputs)
         jobs = [
             (job, variables[job.id].get(f"{name}_NODES", ""))
             for job in look.snapshot.jobs

@@ -14,14 +14,19 @@ from tests.conftest import NEEDS_ROOT
 from tests.integration.torque.grid.grid import Grid
 
 
-@pytest.fixture(scope="package")
-def grid() -> Iterator[Grid]:
-    """Four sites in network namespaces, linked."""
+def needs_namespaces() -> None:
+    """Skip, with the reason, where no network namespace can be made."""
     if os.geteuid() != 0:
         pytest.skip(NEEDS_ROOT)
     for program in ("ip", "openssl"):
         if shutil.which(program) is None:
             pytest.skip(f"no {program} on PATH")
+
+
+@pytest.fixture(scope="package")
+def grid() -> Iterator[Grid]:
+    """Four sites in network namespaces, linked."""
+    needs_namespaces()
     # Not below tmp_path, which every pytest closes to other users when it starts: they read scripts here.
     with tempfile.TemporaryDirectory(prefix="grid-") as folder:
         Path(folder).chmod(0o711)

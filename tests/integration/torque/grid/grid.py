@@ -1,4 +1,4 @@
-"""Four sites on one machine, each with a network namespace, an emulated Torque and a site process.
+"""Four sites on one machine, each with a network namespace, an emulated Torque or OpenPBS and a site process.
 
 A namespace of its own holds two bridges; every site's cable ends on one of them. Moving a cable to the other
 bridge partitions the grid, unplugging it cuts a site off. Nothing outside these namespaces is touched.
@@ -13,16 +13,16 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import yaml
 
 from tests.fixtures.waiting import DEADLINE_S, until
 from tests.unit.torque.grid.linked import make_certificate, make_key
-from torque_sched.emulation import EmulatedTorque
+from torque_sched.emulation import EmulatedOpenPbs, EmulatedTorque
 
 T = TypeVar("T")
 NAMES = ("alpha", "beta", "gamma", "delta")
@@ -62,7 +62,7 @@ class GridSite:
         self.folder = grid.folder / name
         batch = {"queue_type": "Execution", "enabled": "True", "started": "True",
                  "resources_default.walltime": "01:00:00", "resources_default.nodes": "1"}  # fmt: skip
-        self.torque = EmulatedTorque.create(
+        self.torque = self._openpbs() if name in grid.openpbs else EmulatedTorque.create(
             self.folder, shape=f"{nodes}xnp=2" + (",gpus=1,fast" if name in WITH_GPUS else ""), execute=True,
             server_name=name, event_target="127.0.0.1:15004", queues={"batch": batch},
             server={"scheduler_iteration": "5"},
@@ -71,6 +71,14 @@ class GridSite:
         self._asked: set[str] = set()
         self.log = grid.folder / f"{name}.log"
         self.settings = self.folder / "site.yaml"
+
+    def _openpbs(self) -> EmulatedTorque:
+        """An OpenPBS instead, of which these tests use what is the same."""
+        made = EmulatedOpenPbs.create(
+            self.folder, shape="2xnp=2", execute=True, server_name=self.name,
+            server={"job_history_enable": "True"},
+        )  # fmt: skip
+        return cast("EmulatedTorque", made)
 
     # -- its network
 
@@ -280,8 +288,15 @@ class GridSite:
 class Grid:
     """All sites; a context manager."""
 
-    def __init__(self, folder: Path, nodes: int = 2) -> None:
-        self.folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int = 2,
+        names: Sequence[str] = NAMES,
+        openpbs: frozenset[str] = frozenset(),
+        tag: str = "tsg",
+    ) -> None:
+        self.folder, self.openpbs = folder, openpbs
         self.keys = folder / "keys"
         self.keys.mkdir()
         self.results = folder / "results"
@@ -289,9 +304,9 @@ class Grid:
         self.stager = self.results / "stager"
         self.stager.write_text(STAGER)
         self.stager.chmod(0o755)
-        self.tag = f"tsg{os.getpid() % 100000}"
+        self.tag = f"{tag}{os.getpid() % 100000}"
         self.hub = f"{self.tag}hub"
-        self.sites = {name: GridSite(self, number, name, nodes) for number, name in enumerate(NAMES)}
+        self.sites = {name: GridSite(self, number, name, nodes) for number, name in enumerate(names)}
 
     def __enter__(self) -> Grid:
         try:
