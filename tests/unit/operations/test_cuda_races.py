@@ -36,7 +36,9 @@ def plant(monkeypatch, old, new):
 def is_right(name):
     """Whether a batch on the emulated GPU is what the CPU computes."""
     n_inputs = {"lu": 1, "gemm": 2}[name]
-    inputs = [[general((9, 9), seed=10 * i + j) for j in range(n_inputs)] for i in range(5)]
+    # The last one is a group of its own, whose results are copied straight to where they belong.
+    orders = enumerate((9, 9, 9, 9, 8))
+    inputs = [[general((n, n), seed=10 * i + j) for j in range(n_inputs)] for i, n in orders]
     expected = [get(name).run([array.copy(order="K") for array in arrays], {}) for arrays in inputs]
     found = get(name).batch_form("cuda")([(arrays, {}, Area().place) for arrays in inputs])
     try:

@@ -83,7 +83,7 @@ def test_inputs_lie_aligned_one_behind_the_other_and_areas_are_remembered(plans)
     ],
 )
 def test_what_a_gpu_computes_together_may_be_larger(kind, operation, shape, is_batched):
-    plans = Plans(get, normalised, 1 << 30, lambda: (kind,))
+    plans = Plans(get, normalised, 1 << 30, lambda: (kind,), tuple)
     plan = plans.plan(request(operation, (TensorSpec("<f8", shape),)))
     assert (plan.needs[0].batch_key is not None) == is_batched
 
