@@ -12,6 +12,9 @@ HOUSEHOLDER_SHARED_BYTES = 44 << 10
 serves to add up what the threads found."""
 HOUSEHOLDER_OWN_BYTES = 1 << 10
 MATRICES_THREADS = 128
+NEIGHBOURS_AT_ONCE = 96
+NEIGHBOURS_SHARED_BYTES = 48 << 10
+"""The most that is there without asking; each thread has (k + 1) numbers of a double and an int in it."""
 
 IMAGES = r"""
 typedef unsigned char byte;
@@ -264,5 +267,58 @@ extern "C" __global__ void clear_upper(REAL* stack, long long n, int width, int 
          i += (long long)gridDim.y * blockDim.x)
         if (i % order < i / order)
             for (int k = 0; k < width; k++) a[i * width + k] = 0;
+}
+"""
+
+NEIGHBOURS = r"""
+/* The k least of each row of (n, m), of equal ones the first, in one pass; the first `done` of `total` are
+   known. One row for each block. Each thread keeps its own least in order, and these lists are merged. */
+extern "C" __global__ void nearest(const double* distances, long long m, int total, int done, int k,
+                                   int* neighbours, double* least)
+{
+    extern __shared__ double values[];
+    const int step = blockDim.x, t = threadIdx.x;
+    int* numbers = (int*)(values + (k + 1) * step);
+    const double* row = distances + blockIdx.x * m;
+    neighbours += blockIdx.x * (long long)total + done;
+    least += blockIdx.x * (long long)total + done;
+    double last = done ? least[-1] : -1.0;
+    int last_number = done ? neighbours[-1] : -1, count = 0;
+    for (long long i = t; i < m; i += step) {
+        double value = row[i];
+        if (value < last || (value == last && i <= last_number)) continue;
+        if (count == k && value >= values[(k - 1) * step + t]) continue;
+        int slot = count < k ? count++ : k - 1;
+        for (; slot > 0 && values[(slot - 1) * step + t] > value; slot--) {
+            values[slot * step + t] = values[(slot - 1) * step + t];
+            numbers[slot * step + t] = numbers[(slot - 1) * step + t];
+        }
+        values[slot * step + t] = value;
+        numbers[slot * step + t] = (int)i;
+    }
+    int head = 0;
+    for (int j = 0; j < k; j++) {
+        values[k * step + t] = head < count ? values[head * step + t] : 1.7976931348623157e308;
+        numbers[k * step + t] = head < count ? numbers[head * step + t] : 2147483647;
+        __syncthreads();
+        for (int half = step / 2; half > 0; half /= 2) {
+            if (t < half) {
+                int own = k * step + t, other = own + half;
+                if (values[other] < values[own]
+                    || (values[other] == values[own] && numbers[other] < numbers[own])) {
+                    values[own] = values[other];
+                    numbers[own] = numbers[other];
+                }
+            }
+            __syncthreads();
+        }
+        int best = numbers[k * step];
+        if (head < count && numbers[head * step + t] == best) head++;
+        if (t == 0) {
+            neighbours[j] = best;
+            least[j] = values[k * step];
+        }
+        __syncthreads();
+    }
 }
 """

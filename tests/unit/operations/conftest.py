@@ -6,13 +6,14 @@ import sys
 import pytest
 
 from tests.unit.operations import emulation
-from yarn_accel.operations import cuda_images, cuda_linalg, cuda_streams
+from yarn_accel.operations import cuda_distances, cuda_images, cuda_linalg, cuda_streams
 
 _CACHES = (
     cuda_streams._streams,
     cuda_linalg._kernels,
     cuda_linalg._shared_bytes_of_gpu,
     cuda_images._forms,
+    cuda_distances._kernels,
 )
 
 

@@ -199,6 +199,29 @@ def test_a_gpu_finds_the_same_neighbours(device, monkeypatch, dtype, block_bytes
     }
 
 
+@pytest.mark.parametrize("k", [1, 3, 47, 96, 97, 300])
+def test_a_gpu_finds_many_neighbours_and_the_first_of_equal_ones(device, k):
+    arrays = [np.arange(3.0)[:, None], np.random.default_rng(1).integers(0, 9, (300, 1)).astype(float)]
+    expected, found = (get("knn").form(form)(arrays, {"k": k}).arrays for form in ("cpu", "cuda"))
+    np.testing.assert_array_equal(found["neighbours"], expected["neighbours"])
+    np.testing.assert_array_equal(found["distances"], expected["distances"])
+
+
+def test_a_gpu_reads_distances_once_for_many_neighbours(device, monkeypatch):
+    launched = []
+    kernels = cuda_distances._kernels
+
+    class Counted:
+        def get_function(self, name):
+            function = kernels().get_function(name)
+            return lambda *args, **options: (launched.append(name), function(*args, **options))
+
+    monkeypatch.setattr(cuda_distances, "_kernels", Counted)
+    monkeypatch.setattr(cuda_distances, "_nearest", None)
+    get("knn").form("cuda")([points(9, 2), points(90, 2)], {"k": 50})
+    assert launched == ["nearest"]
+
+
 @pytest.mark.parametrize("block_bytes", [1, 700, 256 << 20])
 @pytest.mark.parametrize("dtype", ["<f4", "<f8"])
 def test_a_gpu_makes_the_same_pass_of_kmeans(device, monkeypatch, dtype, block_bytes):
