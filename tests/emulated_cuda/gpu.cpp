@@ -73,6 +73,7 @@ struct CUevent_st {
 
 struct CUfunc_st {
     emulated::Bind bind;
+    int most_shared = 48 << 10;
 };
 
 struct CUmod_st {
@@ -565,13 +566,19 @@ CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }  // Kernels may be on
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
     auto bind = (emulated::Bind)dlsym(module->library, (std::string("emulated_bind_") + name).c_str());
     if (!bind) return (CUresult)complain(CUDA_ERROR_NOT_FOUND, name);
-    *function = &(module->functions[name] = {bind});
+    *function = &module->functions.insert({name, CUfunc_st{bind}}).first->second;
+    return CUDA_SUCCESS;
+}
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+    bool fits = attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value >= 0 && value <= 227 << 10;
+    if (!fits) return (CUresult)complain(CUDA_ERROR_INVALID_VALUE, "an attribute of a kernel beyond a GPU");
+    function->most_shared = value;
     return CUDA_SUCCESS;
 }
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                         unsigned block_y, unsigned block_z, unsigned shared, CUstream handle, void** arguments, void**) {
     bool fits = grid_x && grid_y && grid_z && block_x && block_y && block_z && grid_y <= 65535 && grid_z <= 65535 &&
-                (size_t)block_x * block_y * block_z <= 1024 && shared <= 48 << 10;
+                (size_t)block_x * block_y * block_z <= 1024 && shared <= (unsigned)function->most_shared;
     if (!fits) return (CUresult)complain(CUDA_ERROR_INVALID_VALUE, "a launch beyond the limits of a GPU");
     emulated::Kernel kernel = function->bind(arguments);
     emulated::Launch launch{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared};
