@@ -93,9 +93,9 @@ def test_local_names_are_relative_to_the_file(load, tmp_path):
         (FORMLESS + "gpu: {command: [x], operation: lu}\n", "gpu: give either a command or an operation"),
         (FORMLESS + "gpu: {command: [x], params: {k: 1}}\n", "gpu: params belong to an operation"),
         (FORMLESS + "gpu: {command: [x], gpus: 0}\n", "gpu.gpus: must be at least 1"),
-        (FORMLESS + "gpu: {operation: magic}\n", "gpu: unknown operation 'magic'; known: cholesky"),
+        (FORMLESS + "gpu: {operation: magic}\n", "gpu: unknown operation 'magic'; known: chain, cholesky"),
         (
-            FORMLESS + "gpu: {operation: kmeans, params: {k: 3}}\n",
+            FORMLESS + "gpu: {operation: echo}\n",
             "has no form for GPUs; those that have one: ",
         ),
         (FORMLESS + "gpu: {operation: lbp, params: {bins: 60}}\n", "gpu: bins: expected 59 or 256, found 60"),
