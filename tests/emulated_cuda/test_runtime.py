@@ -177,7 +177,7 @@ def test_a_shortage_that_passes_costs_one_more_try(cupy):
 
 
 def test_a_group_for_which_memory_is_short_is_computed_after_those_before_it(cupy):
-    """And where it still is, its items alone are answered so."""
+    """And where it still is, its items are tried one by one, and alone are answered so."""
     short, launched, landed = {2: 1, 4: 1 << 30}, [], []
 
     def launch(items):
@@ -202,7 +202,7 @@ def test_a_group_for_which_memory_is_short_is_computed_after_those_before_it(cup
         5,
     ]
     assert launched[:4] == [1, 2, 2, 3]
-    assert launched[-1] == 5
+    assert launched.count(5) == 1
     assert landed == [1, 2, 3, 5]
 
 
