@@ -28,6 +28,7 @@ from torque_sched.batch.torque.transport import ChosenTransport, Transport
 from torque_sched.model.snapshot import Snapshot
 
 Dialect = Literal["torque", "openpbs"]
+NAMES: dict[Dialect, str] = {"torque": "Torque", "openpbs": "OpenPBS"}
 _PROBE_S = 10.0
 
 
@@ -68,6 +69,13 @@ class ServerSettings:
         if self.batch_system != "auto":
             return self.batch_system
         return "openpbs" if "pbs_version" in version_text(self.commands) else "torque"
+
+    def dialect_text(self) -> str:
+        """Which it is and how that is known, for people: ``OpenPBS (qstat --version: ...)``."""
+        if self.batch_system != "auto":
+            return f"{NAMES[self.batch_system]} (setting `batch_system`)"
+        version = " ".join(version_text(self.commands).split())[:80]
+        return f"{NAMES[self.dialect()]} (qstat --version: {version or 'no answer'})"
 
 
 def version_text(commands: str) -> str:

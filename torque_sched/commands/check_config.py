@@ -45,6 +45,7 @@ def check_config(home: Path | None, config_file: Path | None, callers_file: Path
     click.echo(f"# {options.config or 'no settings file: all defaults'}")
     for line in described(config):
         click.echo(line)
+    click.echo(f"# the batch system: {config.server(options.home).dialect_text()}")
     read = [name for name, _ in c_files.texts]
     click.echo(f"# of pbs_sched's files in {options.sched_priv}: {', '.join(read) or 'none'}")
     for line in _lines(in_force):

@@ -22,7 +22,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--config", "config_file", type=_FILE, help="Settings of the link. [HOME/sched_priv/site.yaml]")
 @click.pass_context
 def site(context: click.Context, home: Path | None, config_file: Path | None) -> None:
-    """Link this Torque with those of other sites: jobs run there, or as blocks at several at once."""
+    """Link this Torque or OpenPBS with other sites: jobs run there, or as blocks at several at once."""
     from torque_sched.daemon.paths import pbs_home
     from torque_sched.grid.site.site_files import DEFAULT_NAME
 
@@ -72,12 +72,14 @@ def _serve(context: click.Context, dry_run: bool) -> None:
 @click.pass_context
 def _check_config(context: click.Context) -> None:
     """Print the settings in effect and try every file they name. Exit code 2: it would not start."""
+    from torque_sched.grid.site.service import server_settings
     from torque_sched.grid.site.site_files import check_files
 
     try:
         home, config = _config(context)
         for line in described(config):
             click.echo(line)
+        click.echo(f"# the batch system: {server_settings(home, config).dialect_text()}")
         check_files(home, config)
     except TorqueSchedError as error:
         _fail("check-config", error)

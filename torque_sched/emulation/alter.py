@@ -11,7 +11,7 @@ from torque_sched.emulation.depend import add_depends, read_depends
 from torque_sched.emulation.lifecycle import settle
 from torque_sched.emulation.model import EmulatedJob, Refused
 from torque_sched.emulation.placing import NeverFits, SpecError, can_ever_fit, parse_spec
-from torque_sched.emulation.qsub_client import parse_pairs
+from torque_sched.emulation.qsub_client import parse_pairs, unquoted
 from torque_sched.emulation.routing import check_limits, check_server
 from torque_sched.emulation.submit import RESOURCES, output_path
 from torque_sched.emulation.world import World
@@ -56,13 +56,13 @@ def _alter(world: World, call: Call, job: EmulatedJob, options: Options) -> None
         changes["umask"] = str(int(changes["umask"]))
     depends = changes.pop("depend", None)
     for key, value in changes.items():
-        job.attributes[key] = _unquoted(value)
+        job.attributes[key] = unquoted(value)
         if not value:
             del job.attributes[key]
     job.attributes["mtime"] = str(int(world.now_s))
     members = [each for each in targets(world, job, options) if each is not job and each.state != "C"]
     for each in members:
-        each.attributes.update({key: _unquoted(value) for key, value in changes.items() if value})
+        each.attributes.update({key: unquoted(value) for key, value in changes.items() if value})
     if options.values.keys() == {"W"} and depends is None and all(changes.values()):
         for each in [job, *members]:
             world.touch_attributes(each, (*changes, "mtime"))
@@ -132,12 +132,6 @@ def _alter_plain(world: World, call: Call, job: EmulatedJob, options: Options) -
     for letter, name in (("o", "Output_Path"), ("e", "Error_Path")):
         if options.has(letter):
             job.attributes[name] = output_path(options.last(letter), world.settings.server, call.cwd)
-
-
-def _unquoted(value: str) -> str:
-    """A value in quotes without them: the client's parser leaves a blank where the closing one was."""
-    is_quoted = len(value) > 1 and value[0] in "\"'" and value.rstrip()[-1:] == value[0]
-    return value.rstrip()[1:-1] + " " if is_quoted else value
 
 
 @functools.lru_cache(maxsize=64)

@@ -51,7 +51,7 @@ class EmulatedServer:
         self.world = self._journal.load()
         self._processes = Processes(directory / "run")
         self._faults = Faults(directory / "faults.json")
-        self._scripts = ScriptFiles(directory / "server_priv" / "jobs")
+        self._scripts = self.script_files(directory)
         self._verbs = self.verbs()
         self._ticks = asyncio.Event()
         self._waits_until_s = math.inf
@@ -61,6 +61,10 @@ class EmulatedServer:
         self.world.now_s = max(self.world.now_s, self._clock_s())
 
     # -- what a dialect is
+
+    def script_files(self, directory: Path) -> ScriptFiles | None:
+        """Where the server keeps the jobs' scripts as files; None: in its database alone."""
+        return ScriptFiles(directory / "server_priv" / "jobs")
 
     def verbs(self) -> dict[str, Verb]:
         """Every emulated program by name."""
@@ -118,7 +122,8 @@ class EmulatedServer:
         """Bring the state up to now and write what that changed."""
         self.advance(self._clock_s())
         self.settle()
-        self._scripts.tidy(self.world)
+        if self._scripts is not None:
+            self._scripts.tidy(self.world)
 
     def settle(self) -> None:
         """Do what was granted, write what changed, and what follows from it outside of this process."""
@@ -180,7 +185,7 @@ class EmulatedServer:
         except (ConfigError, ValueError) as error:
             answer = Answer(err=f"{call.name}: {error}\n", code=1)
         self.settle_now()
-        if call.name == "qsub" and answer.code == 0 and answer.out:
+        if call.name == "qsub" and answer.code == 0 and answer.out and self._scripts is not None:
             self._scripts.keep(self.world, answer.out.strip())
         return answer
 

@@ -44,9 +44,11 @@ PROGRAMS = [
     "qdisable",
     "qterm",
     "pbs_rstat",
+    "printjob",
     "emulated",
 ]
 _NOT_OF_OPENPBS = frozenset(("qnodes", "qstart", "qstop", "qenable", "qdisable", "qterm"))
+_NOT_OF_TORQUE = frozenset(("pbs_rstat", "printjob"))
 _VNODE = frozenset(("Mom", "sharing", "in_multivnode_host", "partition"))
 _BLANK = "\n"
 _SIZES = {"physmem": "physmem_kb", "swap": "swap_kb"}
@@ -152,7 +154,7 @@ def programs_of(settings: Settings) -> list[str]:
     """The names of a dialect's programs."""
     if settings.is_openpbs:
         return [name for name in PROGRAMS if name not in _NOT_OF_OPENPBS]
-    return [name for name in PROGRAMS if name != "pbs_rstat"]
+    return [name for name in PROGRAMS if name not in _NOT_OF_TORQUE]
 
 
 def _complete_vnode(node: EmulatedNode) -> None:

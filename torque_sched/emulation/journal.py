@@ -6,7 +6,7 @@ real servers, done and written after its client's answer. It is not flushed to t
 the last seconds. Generations: ``snapshot.json`` names the journal that follows it, and is replaced by
 renaming.
 
-The script of a job is ``server_priv/jobs/JOB.SC``, as real servers keep it.
+The script of a job is ``server_priv/jobs/JOB.SC`` as well, as real servers of Torque keep it.
 """
 
 from __future__ import annotations

@@ -207,6 +207,12 @@ def parse_pairs(text: str) -> dict[str, str]:
     return pairs
 
 
+def unquoted(value: str) -> str:
+    """A value in quotes without them: the client's parser leaves a blank where the closing one was."""
+    is_quoted = len(value) > 1 and value[0] in "\"'" and value.rstrip()[-1:] == value[0]
+    return value.rstrip()[1:-1] + " " if is_quoted else value
+
+
 def variables(text: str | None, mine: dict[str, str], *, is_old: bool) -> list[tuple[str, str]]:
     """``-v A=1,B`` -> A as said, B from the client's environment; without text there are none.
 

@@ -301,5 +301,11 @@ class Pbs(QueriedServer):
 
 
 def quoted(text: str) -> str:
-    """A value for qalter's ``name=value,name=value``: an equals sign would begin another value."""
-    return f'"{text}"' if "=" in text else text
+    """A value for qalter's ``name=value,name=value``: an equals sign would begin another value.
+
+    >>> quoted('select=1: "a=b" is not understood')
+    '"select=1: \'a=b\' is not understood"'
+    """
+    if "=" not in text and text[:1] not in {'"', "'"} and text[-1:] != ",":
+        return text
+    return '"{}"'.format(text.replace('"', "'"))

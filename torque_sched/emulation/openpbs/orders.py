@@ -12,6 +12,7 @@ from torque_sched.emulation.model import EmulatedJob, EmulatedNode, Refused
 from torque_sched.emulation.openpbs import lifecycle
 from torque_sched.emulation.openpbs.submit import check_known, resources_of
 from torque_sched.emulation.openpbs.values import chunks_of, elements_of, indices_of, moment, n_chunks
+from torque_sched.emulation.qsub_client import unquoted
 from torque_sched.emulation.world import World
 
 _ID = re.compile(r"(\d+)(\[[\d,:-]*\])?(\.[\w.-]+)?")
@@ -232,7 +233,7 @@ def _alter(world: World, call: Call, options: Options, job: EmulatedJob) -> None
         if name == "comment":
             if not world.is_admin(call.user):
                 raise Refused(15003, f"{_READ_ONLY} comment")
-            job.attributes["comment"] = value[:LONGEST_COMMENT]
+            job.attributes["comment"] = unquoted(value)[:LONGEST_COMMENT]
             world.touch_attributes(job, ["comment"])
             return
     for text in options.values.get("l", []):
@@ -317,3 +318,18 @@ def qmove(world: World, call: Call) -> Answer:
         world.happened.append(("movejob", job.id))
 
     return _each(world, "qmove", options.words[1:], move)
+
+
+def printjob(world: World, call: Call) -> Answer:
+    """``printjob -s JOB``: the script out of the database, for root alone; there is no file of it."""
+    options = read_options(call.arguments, "as")
+    if options.error or len(options.words) != 1 or not options.has("s"):
+        return Answer(err="usage: printjob [-a|-s] (jobid|file)\n", code=2)
+    if call.user != "root":
+        return Answer(err="printjob must be run by root\n", code=1)
+    name = world.full_id(options.words[0])
+    job = world.jobs.get(name)
+    if job is None or not job.script:
+        return Answer(err=f"Job {name} not found\n", code=1)
+    line = "-" * 51
+    return Answer(out=f"{line}\nJobscript for jobid:{name}\n{line}\n{job.script} \n")

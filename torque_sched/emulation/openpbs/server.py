@@ -70,13 +70,17 @@ class OpenPbsServer(EmulatedServer):
         for job in self.world.jobs.values():
             lifecycle.due_again(self.world, job)
 
+    def script_files(self, directory: Path) -> None:
+        """None: real ones keep scripts in their database, where `printjob -s` reads them."""
+        del directory
+
     def verbs(self) -> dict[str, Verb]:
         """OpenPBS's programs."""
         return {
             "qsub": self._qsub, "qrun": orders.qrun, "qstat": show.qstat, "pbsnodes": show.pbsnodes,
             "qalter": orders.qalter, "qhold": orders.qhold, "qrls": orders.qrls, "qsig": orders.qsig,
             "qdel": orders.qdel, "qrerun": orders.qrerun, "qmove": orders.qmove, "qmgr": self._qmgr,
-            "pbs_rstat": show.pbs_rstat, "emulated": self._control,
+            "pbs_rstat": show.pbs_rstat, "printjob": orders.printjob, "emulated": self._control,
         }  # fmt: skip
 
     def _qsub(self, world: World, call: Call) -> Answer:

@@ -114,15 +114,21 @@ def _directives(own: Options, text: str) -> tuple[str, ...]:
 
 
 def resources_of(text: str) -> dict[str, str]:
-    """``select=...`` and ``place=...`` hold commas and equal signs of their own."""
-    if text.startswith(("select=", "place=", "nodes=")):
-        head, _, value = text.partition("=")
-        return {head: value}
-    found = {}
-    for pair in text.split(","):
-        name, sign, value = pair.partition("=")
-        found[name.strip()] = value if sign else ""
-    return found
+    """``-l`` as the client takes it apart: a comma separates unless it is quoted; quotes go.
+
+    >>> resources_of("select=2:ncpus=1:tag='a,b',walltime=60")
+    {'select': '2:ncpus=1:tag=a,b', 'walltime': '60'}
+    """
+    parts, quote, is_in = [""], "", False
+    for letter in text:
+        if letter == quote or (not quote and letter in "\"'"):
+            quote, is_in = letter, not is_in
+        elif letter == "," and not is_in:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    pairs = (part.partition("=") for part in parts)
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _custom(world: World) -> dict[str, dict[str, str]]:

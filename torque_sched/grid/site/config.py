@@ -142,7 +142,7 @@ class OwnJobSettings(BaseModel):
     )
     max_attempts: int = _key(10, "after so many failed tries the job runs at home", ge=1)
     max_jobs: int = _key(50, "jobs of ours under way at once", ge=1)
-    spool: str = _key("", "folder of the job scripts; empty: HOME/server_priv/jobs")
+    spool: str = _key("", "Torque: folder of the job scripts; empty: HOME/server_priv/jobs")
 
 
 class SiteConfig(BaseModel):
@@ -158,7 +158,11 @@ class SiteConfig(BaseModel):
     ca: str = _key("", "PEM file of the authority that signed peers' certificates; empty: all are pinned")
     folder: str = _key("", "store, audit and state; empty: HOME/sched_priv/site")
     history: str = _key("", "the scheduler's history file; empty: HOME/sched_priv/history.sqlite")
-    commands: str = _key("", "folder of Torque's commands; empty: they are on PATH")
+    batch_system: Literal["auto", "torque", "openpbs"] = _key(
+        "auto", "whose server this is; auto: as `qstat --version` says"
+    )
+    partition: str = _key("", "OpenPBS: whose queues and vnodes are ours; empty: those of no other")
+    commands: str = _key("", "folder of Torque's or OpenPBS's commands; empty: they are on PATH")
     become: tuple[str, ...] = _key(
         ("runuser", "-u", "{user}", "--"), "command before qsub, to run it as {user}; none: as this process"
     )

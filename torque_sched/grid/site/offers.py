@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -108,7 +109,7 @@ class NodeInventory:
         return [
             name
             for name, node in self._nodes.items()
-            if node.slots >= shape.slots and node.gpus >= shape.gpus and wanted <= {*node.properties}
+            if node.slots >= shape.slots and node.gpus >= shape.gpus and wanted <= _words(node)
         ]
 
     def free(self, shape: NodeShape, start_s: float, end_s: float) -> list[str]:
@@ -137,6 +138,11 @@ class NodeInventory:
             if not steps or steps[-1][1] != n:
                 steps.append((at_s, n))
         return steps
+
+
+def _words(node: Node) -> set[str]:
+    """The properties of a node as sites ask for them: of OpenPBS's ``feature=fast`` and ``big=True`` too."""
+    return {*node.properties, *map(_word, node.properties)}
 
 
 def _merged(busy: Iterable[tuple[float, float]], length_s: float, now_s: float) -> list[tuple[float, float]]:
@@ -208,6 +214,8 @@ def offered(
 MARGIN_S = 30.0
 """A claim ends so much later than its block has to."""
 _MOST_NODES = 20_000
+_PROPERTY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
+_OF_ONE_NODE = frozenset({"host", "vnode"})
 _LATER_WAYS = 3
 """Common starts tried for each number of blocks: when a site refuses the first, the next."""
 
@@ -237,15 +245,35 @@ def wish_of(job: Job, nodes: str = "") -> Wish | str:
         return request.trouble
     if job.array is not None or job.depend or job.interactive:
         return "arrays, interactive jobs and jobs with dependencies run at home"
-    if len(request.chunks) != 1 or request.tasks or request.procs or request.gres:
-        return "ask for it as nodes=N:ppn=P[:gpus=G][:PROPERTY...]"
-    chunk = request.chunks[0]
+    # Chunks that OpenPBS may place freely may as well lie on a node each.
+    chunks = request.tasks if request.mixes_tasks and not request.chunks else request.chunks
+    if len(chunks) != 1 or (request.tasks and chunks is not request.tasks) or request.procs or request.gres:
+        return "ask for it as nodes=N:ppn=P[:gpus=G][:PROPERTY...], or as one kind of chunk of a select"
+    chunk = chunks[0]
     if chunk.mics or chunk.name or chunk.gpu_mode or chunk.resets_gpu_errors:
         return "nodes=N:ppn=P[:gpus=G][:PROPERTY...] without names and modes"
+    if chunk.mem_bytes or chunk.others or request.node_group:
+        return "mem, group and resources of this site's own are not known elsewhere: leave them out"
+    properties = tuple(_word(each) for each in chunk.properties)
+    if not all(properties):
+        return "of properties each node may have NAME=VALUE or NAME=True, but no host and no vnode"
     if job.walltime_s is None or job.walltime_s <= 0:
         return "give a walltime"
-    shape = NodeShape(chunk.slots, chunk.gpus, chunk.properties)
+    shape = NodeShape(chunk.slots, chunk.gpus, properties)
     return Wish(int(nodes) if nodes else chunk.count, shape, job.walltime_s)
+
+
+def _word(text: str) -> str:
+    """A property as sites say it to each other, Torque's way; empty: it cannot be said.
+
+    >>> _word("fast"), _word("feature=fast"), _word("big=True"), _word("big=False"), _word("host=n1")
+    ('fast', 'fast', 'big', '', '')
+    """
+    name, sign, value = text.partition("=")
+    if sign and (name in _OF_ONE_NODE or value == "False"):
+        return ""
+    word = value if sign and value != "True" else name
+    return word if _PROPERTY.fullmatch(word) else ""
 
 
 def _cost(config: SiteConfig) -> SplitCost:

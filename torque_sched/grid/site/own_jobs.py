@@ -324,7 +324,7 @@ class OwnJobs:
 
     async def _submit(self, name: str, own: _Own, order: SubmitBlock) -> None:
         try:
-            script = self._jobs.script_of(JobId(name))
+            script = await self._jobs.script_of(JobId(name))
         except CommandError as error:
             await self._tell(JobId(name), own, error.message)
             return

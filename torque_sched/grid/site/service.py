@@ -29,9 +29,7 @@ from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.home import LockFile
 from torque_sched.adapters.state_file import write_atomic
 from torque_sched.adapters.waiting import cancelled, within
-from torque_sched.batch.connect import command_environment, version_text
-from torque_sched.batch.openpbs.pbs import OpenPbs
-from torque_sched.batch.torque.pbs import Pbs, QueriedServer
+from torque_sched.batch.connect import NAMES, ServerSettings, command_environment, server_by_commands
 from torque_sched.errors import SnapshotError, TorqueSchedError
 from torque_sched.grid.membership import MemberState
 from torque_sched.grid.site.blocks import Barrier
@@ -143,10 +141,20 @@ def _trace() -> None:
 logger = logging.getLogger(__name__)
 _STATE_S = 0.5
 _TICK_S = 0.5
+_QUERY_TIMEOUT_S, _ORDER_TIMEOUT_S = 60.0, 30.0
+"""For each query, and each qrun or qalter, of our own server."""
 _LEAST_LOOK_S = 0.2
 _LEAST_TICK_S = 0.01
 _GRACE_S = 2.5
 """Asked to end, it ends by itself within this time, or is ended."""
+
+
+def server_settings(home: Path, config: SiteConfig) -> ServerSettings:
+    """How this site's own server is reached: by its commands."""
+    return ServerSettings(
+        home, "commands", "", config.commands, _QUERY_TIMEOUT_S, _ORDER_TIMEOUT_S, config.batch_system,
+        config.partition,
+    )  # fmt: skip
 
 
 def serve(home: Path, config: SiteConfig) -> None:
@@ -172,19 +180,21 @@ def serve(home: Path, config: SiteConfig) -> None:
 
 
 def dry_run(home: Path, config: SiteConfig) -> Iterator[tuple[str, bool]]:
-    """Try files, Torque and every peer once; what was found, and whether it is well."""
+    """Try files, the batch system and every peer once; what was found, and whether it is well."""
     try:
         check_files(home, config)
         yield "settings, certificates, keys and users", True
     except TorqueSchedError as error:
         yield str(error), False
         return
-    pbs = Pbs(Commands(command_environment(config.commands)), time.time)
+    settings = server_settings(home, config)
+    server = server_by_commands(settings, settings.new_commands(), time.time)
+    name = NAMES[settings.dialect()]
     try:
-        look = asyncio.run(pbs.look())
-        yield f"Torque: {len(look.snapshot.nodes)} nodes, {len(look.snapshot.jobs)} jobs", True
+        look = asyncio.run(server.look())
+        yield f"{name}: {len(look.snapshot.nodes)} nodes, {len(look.snapshot.jobs)} jobs", True
     except SnapshotError as error:
-        yield f"Torque: {error}", False
+        yield f"{name}: {error}", False
     yield from asyncio.run(_ask_all(config))
 
 
@@ -243,10 +253,9 @@ class SiteService:
         commands = Commands(command_environment(config.commands))
         stack.callback(commands.kill_all)
         self._ending.last = commands.kill_all
-        if "pbs_version" in version_text(config.commands):
-            server: QueriedServer = OpenPbs(commands, time.time)
-        else:
-            server = Pbs(commands, time.time)
+        settings = server_settings(places.home, config)
+        server = server_by_commands(settings, commands, time.time)
+        logger.info("the batch system is %s", settings.dialect_text())
         scheduler = LocalScheduler(places.history, places.cycle_lock, server)
         self._scheduler = scheduler
         stack.callback(scheduler.close)

@@ -37,6 +37,8 @@ BLOCK_VARIABLE = "TORQUE_GRID_BLOCK"
 _ORDER_S = 60.0
 _YES = frozenset({"yes", "true", "1"})
 _LONGEST_SCRIPT = 256 * 1024
+_PRINTED = re.compile(rb"-+\nJobscript for jobid:[^\n]*\n-+\n(.*?) ?\n", re.DOTALL)
+"""What ``printjob -s`` prints: a title, the script, a blank and a newline."""
 
 
 def local_user(name: str, min_uid: int) -> pwd.struct_passwd:
@@ -224,24 +226,37 @@ class TorqueJobs:
         """A comment its owner sees."""
         await self._system.comment([job], text[:200])
 
-    def script_of(self, job: JobId) -> str:
-        """What the user submitted.
+    async def script_of(self, job: JobId) -> str:
+        """What the user submitted: a file of Torque's server; of OpenPBS's database, what ``printjob`` says.
 
         Raises:
-            CommandError: the server has no such file (yet), or it is too long to travel.
+            CommandError: the server has no script of it (yet), or it is too long to travel.
         """
-        path = self._spool / f"{job}.SC"
-        try:
-            with path.open("rb") as file:
-                data = file.read(_LONGEST_SCRIPT + 1)
-        except OSError as error:
-            raise CommandError(f"{path}: {error.strerror}", cure="see the key grid.spool") from None
+        data = await self._printed(job) if isinstance(self._system, OpenPbs) else self._spooled(job)
         if len(data) > _LONGEST_SCRIPT:
-            raise CommandError(f"{path}: longer than {_LONGEST_SCRIPT} bytes")
+            raise CommandError(f"the script of {job}: longer than {_LONGEST_SCRIPT} bytes")
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError:
-            raise CommandError(f"{path}: a script for the grid has to be UTF-8 text") from None
+            raise CommandError(f"the script of {job}: for the grid it has to be UTF-8 text") from None
+
+    def _spooled(self, job: JobId) -> bytes:
+        path = self._spool / f"{job}.SC"
+        try:
+            with path.open("rb") as file:
+                return file.read(_LONGEST_SCRIPT + 1)
+        except OSError as error:
+            raise CommandError(f"{path}: {error.strerror}", cure="see the key grid.spool") from None
+
+    async def _printed(self, job: JobId) -> bytes:
+        done = await self._order("printjob", "-s", job)
+        found = _PRINTED.fullmatch(done.stdout)
+        if done.exit_code or found is None:
+            raise CommandError(
+                f"printjob -s {job} ended with exit code {done.exit_code}: {done.last_line()}",
+                cure="the site's service must run as root on the server's host; a job without a script stays",
+            )
+        return found[1]
 
     # -- inside
 

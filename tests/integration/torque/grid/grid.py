@@ -151,6 +151,10 @@ class GridSite:
         """End the site process, and only it."""
         self._end("site", number)
 
+    def kill_scheduler(self) -> None:
+        """End the local scheduler by SIGKILL, and only it."""
+        self._end("scheduler", signal.SIGKILL)
+
     def freeze_site(self) -> None:
         """Its site process does nothing from now on."""
         self._running["site"].send_signal(signal.SIGSTOP)
@@ -268,7 +272,8 @@ class GridSite:
         for node in self.torque.nodes():
             asked = f"nodes={node}:ppn=2,walltime={walltime_s}"
             job = self.torque.submit("-l", asked, user="bin", runtime_s=runtime_s)
-            self.torque.run("qrun", "-H", f"{node}:ppn=2", job, user="root")
+            place = f"({node}:ncpus=2)" if self.name in self.grid.openpbs else f"{node}:ppn=2"
+            self.torque.run("qrun", "-H", place, job, user="root")
             jobs.append(job)
         return jobs
 
@@ -427,6 +432,11 @@ class Grid:
     def is_free(self, *sites: str) -> None:
         """Wait until nothing is reserved."""
         self.eventually("nothing is reserved", lambda: not any(self.reservations(*sites).values()))
+
+    def n_starts(self, site: GridSite) -> dict[str, int]:
+        """How often each job of a site began, by its accounting."""
+        begun = [line.split(";")[2] for line in site.torque.accounting() if ";S;" in line]
+        return {job: begun.count(job) for job in begun}
 
     def starts(self, name: str) -> list[list[str]]:
         """The lines of a script: time, site, index, count, hosts, sites, job."""

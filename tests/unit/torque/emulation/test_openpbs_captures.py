@@ -101,6 +101,36 @@ def test_one_order_starts_many_jobs_on_one_spec(cluster: EmulatedOpenPbs) -> Non
     assert {cluster.jobs()[each]["exec_vnode"] for each in ids} == {"(node3:ncpus=1)"}
 
 
+def test_one_option_may_have_several_resources(cluster: EmulatedOpenPbs) -> None:
+    """As the client's own parser has it: a comma separates unless it is quoted."""
+    nodes = cluster.submit("-l", "nodes=2:ppn=2,walltime=600")
+    select = cluster.submit("-l", "select=1:ncpus=2,place=scatter:excl,walltime=00:01:00")
+    jobs = cluster.jobs()
+    assert jobs[nodes]["Resource_List.select"] == "2:ncpus=2:mpiprocs=2"
+    assert jobs[nodes]["Resource_List.walltime"] == "00:10:00"
+    assert jobs[select]["Resource_List.place"] == "scatter:excl"
+    assert jobs[select]["Resource_List.walltime"] == "00:01:00"
+
+
+def test_scripts_are_in_the_database_and_root_alone_reads_them(cluster: EmulatedOpenPbs) -> None:
+    job = cluster.submit(script="#!/bin/sh\necho 'a '\n")
+    cluster.kill()
+    cluster.start()
+    done = cluster.run("printjob", "-s", job, user="root")
+    assert done.stdout.split("\n")[1:] == [
+        f"Jobscript for jobid:{job}", "-" * 51, "#!/bin/sh", "echo 'a '", " ", "",
+    ]  # fmt: skip
+    assert cluster.run("printjob", "-s", job, user="alice").returncode == 1
+    assert cluster.run("printjob", "-s", "99", user="root").stderr == "Job 99.head not found\n"
+    assert not list(cluster.home.glob("server_priv/jobs/*"))
+
+
+def test_a_comment_in_quotes_is_kept_without_them(cluster: EmulatedOpenPbs) -> None:
+    job = cluster.submit()
+    assert cluster.run("qalter", "-W", 'comment="select=1: wait"', job, user="root").returncode == 0
+    assert cluster.jobs()[job]["comment"].rstrip() == "select=1: wait"
+
+
 def test_hook_hears_of_jobs_and_nodes(cluster: EmulatedOpenPbs, tmp_path: Path) -> None:
     told, source = tmp_path / "told", tmp_path / "hook.py"
     source.write_text(

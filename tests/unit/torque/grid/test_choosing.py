@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fixtures.torque_builders import NOW_S, job, node, running
+from torque_sched.batch.openpbs.parse.select import Kinds, request_of
 from torque_sched.decide.context import Reservation
 from torque_sched.grid.handshake.holder import Grant
 from torque_sched.grid.handshake.messages import Claim, Instant, Piece, SiteId, Token
@@ -141,6 +143,47 @@ def test_a_wish_has_gpus_and_properties_but_no_names_and_modes() -> None:
     assert wish == Wish(2, NodeShape(3, 1, ("fast",)), 60.0)
     for spec in ("n1:ppn=2", "1:gpus=1:shared", "1:ppn=2+2:ppn=1"):
         assert isinstance(wish_of(job(1, spec, walltime_s=60.0)), str)
+
+
+def of_openpbs(select: str, place: str = "free", **resources: str) -> Wish | str:
+    """What a job of OpenPBS wishes."""
+    asked = {"select": select, "place": place, "walltime": "00:01:00", **resources}
+    given = {f"Resource_List.{key}": value for key, value in asked.items()}
+    return wish_of(replace(job(1), request=request_of(given, Kinds(booleans=frozenset({"big"})))))
+
+
+def test_a_select_is_a_wish_where_its_chunks_may_lie_on_a_node_each() -> None:
+    shape = NodeShape(3, 1, ("fast", "big"))
+    select = "2:ncpus=3:ngpus=1:feature=fast:big=True"
+    for place in ("free", "scatter", "vscatter:excl"):
+        assert of_openpbs(select, place) == Wish(2, shape, 60.0)
+    assert of_openpbs("2:ncpus=1", "pack") == Wish(1, NodeShape(2), 60.0)
+    assert of_openpbs("1:ncpus=2:mpiprocs=2", "scatter", nodes="1:ppn=2") == Wish(1, NodeShape(2), 60.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (("1:ncpus=1:mem=1gb",), "mem"),
+        (("2:ncpus=1", "scatter:group=switch"), "group"),
+        (("1:ncpus=1:host=n1",), "no host"),
+        (("1:ncpus=1:big=False",), "NAME=True"),
+        (("1:ncpus=1+1:ncpus=2",), "one kind of chunk"),
+    ],
+)
+def test_what_other_sites_cannot_know_keeps_a_job_at_home(asked: tuple[str, ...], why: str) -> None:
+    found = of_openpbs(*asked)
+    assert isinstance(found, str)
+    assert why in found
+
+
+def test_a_property_is_found_at_an_openpbs_too() -> None:
+    made = NodeInventory()
+    has = node("n1", properties=("feature=fast", "feature=new", "big=True", "old=False", "host=n1"))
+    made.renew(Snapshot(NOW_S, Server(name="head"), (), (has,), ()), ())
+    assert made.usable(NodeShape(1, 0, ("fast", "new", "big"))) == ["n1"]
+    assert not made.usable(NodeShape(1, 0, ("old",)))
+    assert not made.usable(NodeShape(1, 0, ("n1",)))
 
 
 # ---- what is free

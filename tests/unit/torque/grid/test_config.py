@@ -22,7 +22,7 @@ from torque_sched.errors import ConfigError
 from torque_sched.grid.handshake.blocks import Denial
 from torque_sched.grid.handshake.messages import Claim, Piece, SiteId, Token
 from torque_sched.grid.site.config import SiteConfig, admission_of, read_site_config
-from torque_sched.grid.site.service import FORCED
+from torque_sched.grid.site.service import FORCED, server_settings
 from torque_sched.grid.site.site_files import check_files
 from torque_sched.grid.site.torque_jobs import filled
 
@@ -147,6 +147,36 @@ def test_check_config_prints_every_setting_and_no_secret(files: Files) -> None:
     for verb in ("status", "peers"):
         told = files.run(verb, shared_key=shared)
         assert (told.exit_code, "not written yet" in told.output) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("version", "setting", "words", "name"),
+    [
+        ("pbs_version = 23.06.06", "auto", "OpenPBS (qstat --version: pbs_version = 23.06.06)", "OpenPBS"),
+        ("Version: 6.1.3", "auto", "Torque (qstat --version: Version: 6.1.3)", "Torque"),
+        ("Version: 6.1.3", "openpbs", "OpenPBS (setting `batch_system`)", "OpenPBS"),
+        ("", "auto", "Torque (qstat --version: no answer)", "Torque"),
+    ],
+)
+def test_a_site_says_which_batch_system_it_is(
+    files: Files, version: str, setting: str, words: str, name: str
+) -> None:
+    """As it was set, or as it is found; both commands say it, and the partition is a setting."""
+    qstat = files.folder / "qstat"
+    qstat.write_text(f"#!/bin/sh\necho {version!r}\n")
+    qstat.chmod(0o755)
+    path = files.written()
+    values = {**yaml.safe_load(path.read_text()), "commands": str(files.folder), "batch_system": setting}
+    path.write_text(yaml.safe_dump({**values, "partition": "p2"}))
+    argv = ["-d", str(files.folder), "--config", str(path)]
+    told = CliRunner().invoke(site, [*argv, "check-config"])
+    assert told.exit_code == 0, told.output
+    assert f"# the batch system: {words}" in told.output
+    assert 'partition: "p2"' in told.output
+    server = server_settings(files.folder, read_site_config(path))
+    assert (server.dialect(), server.partition) == (name.lower(), "p2")
+    tried = CliRunner().invoke(site, [*argv, "serve", "--dry-run"])
+    assert f"FAIL {name}: " in tried.output
 
 
 def test_every_key_is_described() -> None:
