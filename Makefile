@@ -35,7 +35,7 @@ ON_A_GPU = tests/unit/operations tests/unit/pipeline/workers/test_cuda.py tests/
 GPU = .venv-gpu
 
 .PHONY: help demo test test-all test-unit test-decisions test-properties test-services test-torque test-hadoop test-application \
-	test-spark test-cuda-emulated gpu-test docker-base docker-images test-docker check unit explore integration bench clean install install-dev
+	test-spark test-cuda-emulated gpu-test docker-base docker-images test-docker check unit explore integration bench docs clean install install-dev
 
 help:
 	@echo "make demo         install what is missing, start a real 4-node Hadoop, run both jobs, write out/demo/report.html"
@@ -59,13 +59,14 @@ help:
 	@echo "make explore      random examples for the property tests, other ones each time (minutes)"
 	@echo "make integration  tests against the real Hadoop (minutes)"
 	@echo "make bench        every benchmark, quick form (python -m benchmarks lists them)"
+	@echo "make docs         the site of docs/, with the pages made from the code: out/docs/index.html"
 	@echo "make clean        remove what was built here; the Hadoop jars stay in the cache"
 
 install:
 	@./bootstrap.sh yarn,bench$(if $(DOCKER),$(comma)docker)
 
 install-dev:
-	@./bootstrap.sh yarn,bench,torque,dev,docker
+	@./bootstrap.sh yarn,bench,torque,dev,docker,docs
 
 # What DOCKER=1 lacks is told before anything is installed.
 demo:
@@ -165,6 +166,10 @@ test-docker: install-dev docker-images
 bench:
 	@./bootstrap.sh yarn,bench,peers
 	@$(PY) -m benchmarks all --quick
+
+docs: install-dev
+	@$(PY) -m mkdocs --quiet build --strict
+	@echo "out/docs/index.html"
 
 clean:
 	rm -rf .venv $(SPARK) $(CUDA) $(GPU) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -20,7 +20,7 @@ from yarn_accel.testbed.plan import NetworkMode, UpOptions
 from yarn_accel.testbed.state import ClusterPaths
 
 ROOT = Path(__file__).resolve().parents[2]
-TOOLS = {"compile", "dev"}
+TOOLS = {"compile", "dev", "docs"}
 """Extras that no command of ours imports from."""
 LINE = re.compile(r"(yarn-accel|torque-sched|jobs|benchmarks): .*\bpip install 'cluster-accel\[[\w-]+\]'.*\n")
 
