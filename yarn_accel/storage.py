@@ -17,9 +17,10 @@ service in ``HADOOP_TOKEN_FILE_LOCATION``.  A client of the native library has n
 its own.  A store whose name services have other names (`HdfsServices`) finds another token there, so one
 process can use each job's token, see `pipeline.user_storage`.
 
-The native client waits for an answer of the NameNode for as long as the connection is there, which a NameNode
-that hangs keeps open.  So its calls run in threads of their own (`_LimitedCalls`), and who waits for one gets
-an error after a stated time.  Reading from DataNodes has the native client's own limits.
+The native client waits for a NameNode's answer, and for a DataNode's data, for as long as the connection is
+there, which a server that hangs keeps open.  So its calls run in threads of their own (`_LimitedCalls`), and
+who waits for one gets an error after a stated time.  The native client reads another replica only when its
+connection to a DataNode fails, which that of a hanging one does not.
 
 Three habits make the native client fast (each measured).  ``write`` gets `bytes`, since any other buffer is
 converted byte by byte.  Reading goes through ``read_range_stream``, since ``read`` copies once more and
@@ -34,7 +35,6 @@ writer, and all that was appended is lost, though ``hsync`` acknowledged it.
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import contextlib
 import errno
 import functools
@@ -85,9 +85,12 @@ _RETRIES = {
 _ANSWER_S = 60.0
 #: The same for a part of a file that is written, or its end: a chain of DataNodes may be made anew meanwhile.
 _WRITE_S = 180.0
+#: How long a DataNode may be silent while a file is read; Java's dfs.client.socket-timeout is as long.
+_DATA_S = 60.0
 #: So long others fail at once after a call without an answer.
 _SILENT_S = 2.0
-#: Calls that are overdue at once; while there are so many, no other one begins.
+#: Calls that are overdue at once, reads from DataNodes and all others apart; while there are so many, no
+#: other one begins.
 _MAX_OVERDUE = 64
 #: The limit of `Store.read_bytes` unless it is given another one.
 DEFAULT_MAX_BYTES = 256 * 1024 * 1024
@@ -458,15 +461,36 @@ def _close_quietly(appender: Appender) -> None:
 
 
 class _NoAnswerError(RuntimeError):
-    """A call of the native client has taken too long."""
+    """A call of the native client has taken too long: a NameNode does not answer."""
+
+    what = "no answer"
+    cure = (
+        "look whether the NameNode hangs (its log, `jstack`), and end it if so: with another one on standby "
+        "calls go on there"
+    )
+
+
+class _NoDataError(_NoAnswerError):
+    """The same for data that a DataNode does not send."""
+
+    what = "no data of a DataNode"
+    cure = (
+        "look whether a DataNode hangs (its log, `jstack`), and end it if so: then another replica is read; "
+        "dfs.namenode.avoid.read.stale.datanode has the NameNode name a silent one last, after 30 s"
+    )
 
 
 @dataclass(eq=False)
 class _Call(Generic[_T]):
-    """A call of the native client, and what came of it: its value, or its error."""
+    """A call of the native client, and what came of it: its value, or its error.
 
-    run: Callable[[], _T]
+    Attributes:
+        moved_s: when it began, or when last a part came of what it waits for (monotonic seconds).
+    """
+
+    run: Callable[[_Call[_T]], _T]
     answer: queue.SimpleQueue[tuple[Any, BaseException | None]] = field(default_factory=queue.SimpleQueue)
+    moved_s: float = field(default_factory=time.monotonic)
     is_done: bool = False
     is_overdue: bool = False
 
@@ -474,39 +498,62 @@ class _Call(Generic[_T]):
 class _LimitedCalls:
     """Calls that may take for ever, each in a thread of its own, so that the caller waits for a limited time.
 
-    A thread whose call is overdue stays with it until the NameNode answers or the connection ends; then it is
+    A thread whose call is overdue stays with it until the server answers or the connection ends; then it is
     used again.  The threads keep no process from ending.
+
+    Args:
+        error: raised when a call takes too long.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, error: type[_NoAnswerError] = _NoAnswerError) -> None:
+        self._error = error
         self._lock = threading.Lock()
         self._idle: list[queue.SimpleQueue[_Call[Any]]] = []
         self._n_overdue = 0
 
-    def run(self, function: Callable[[], _T], limit_s: float) -> _T:
-        """The value of a call.
+    def begin(self, run: Callable[[_Call[_T]], _T]) -> _Call[_T]:
+        """Have a thread make a call, for which `value` then waits.
 
         Raises:
-            _NoAnswerError: it takes longer, or too many are overdue already.
+            _NoAnswerError: too many are overdue already.
         """
-        call = _Call(function)
         with self._lock:
             if self._n_overdue >= _MAX_OVERDUE:
-                raise _NoAnswerError(f"{self._n_overdue} calls wait for an answer already, and have too long")
+                raise self._error(f"{self._n_overdue} calls wait for an answer already, and have too long")
             inbox = self._idle.pop() if self._idle else None
         if inbox is None:
             inbox = queue.SimpleQueue()
             threading.Thread(target=self._work, args=(inbox,), name="hdfs-call", daemon=True).start()
+        call = _Call(run)
         inbox.put(call)
-        try:
-            value, error = call.answer.get(timeout=limit_s)
-        except queue.Empty:
-            with self._lock:
+        return call
+
+    def give_up(self, call: _Call[Any]) -> None:
+        """Wait for a call no more: it is overdue until its thread is free again."""
+        with self._lock:
+            if not (call.is_done or call.is_overdue):
+                call.is_overdue = True
+                self._n_overdue += 1
+
+    def value(self, call: _Call[_T], limit_s: float) -> _T:
+        """What came of a call that has begun.
+
+        Raises:
+            _NoAnswerError: nothing happened for longer than `limit_s`; it is given up.
+        """
+        answer = None
+        while answer is None:
+            left_s = call.moved_s + limit_s - time.monotonic()
+            try:
+                answer = call.answer.get(timeout=max(0.0, left_s))
+            except queue.Empty:
+                if left_s > 0:  # It may have moved meanwhile.
+                    continue
+                self.give_up(call)
                 if not call.is_done:
-                    call.is_overdue = True
-                    self._n_overdue += 1
-                    raise _NoAnswerError(f"no answer within {limit_s:g} s") from None
-            value, error = call.answer.get()
+                    raise self._error(f"{self._error.what} within {limit_s:g} s") from None
+        value, error = answer
+        del answer
         if error is None:
             return cast("_T", value)
         try:
@@ -520,7 +567,7 @@ class _LimitedCalls:
             call = inbox.get()
             value, error = None, None
             try:
-                value = call.run()
+                value = call.run(call)
             except BaseException as failure:  # noqa: BLE001 - the caller raises it
                 error = failure
             with self._lock:
@@ -533,11 +580,19 @@ class _LimitedCalls:
 
 @functools.cache
 def _calls() -> _LimitedCalls:
+    """Those to NameNodes, and those that write."""
     return _LimitedCalls()
+
+
+@functools.cache
+def _reads() -> _LimitedCalls:
+    """Those that read from DataNodes."""
+    return _LimitedCalls(_NoDataError)
 
 
 # A child has none of its parent's threads.
 os.register_at_fork(after_in_child=_calls.cache_clear)
+os.register_at_fork(after_in_child=_reads.cache_clear)
 
 
 @dataclass(slots=True)
@@ -561,7 +616,8 @@ class _Limits:
         if time.monotonic() < self.silent_until_s:
             raise _NoAnswerError("nor did it a moment ago")
         try:
-            return _calls().run(function, limit_s)
+            calls = _calls()
+            return calls.value(calls.begin(lambda _: function()), limit_s)
         except _NoAnswerError:
             self.silent_until_s = time.monotonic() + _SILENT_S
             raise
@@ -727,32 +783,51 @@ class _HdfsFile:
         if start + n_bytes > self.n_bytes:
             raise OSError("its length changed while it was read")
         middle = n_bytes // 2 if n_bytes >= _HALVES_BYTES else n_bytes
-        half = None
+        ranges = [_Range(self._reader, start, view[:middle])]
         if middle < n_bytes:
-            half = _second_halves().submit(_fill, self._reader, start + middle, view[middle:])
+            ranges.append(_Range(self._reader, start + middle, view[middle:]))
+        reads, calls = _reads(), []
         try:
-            n_read = _fill(self._reader, start, view[:middle])
+            calls = [reads.begin(each.fill) for each in ranges]
+            n_read = sum(reads.value(call, _DATA_S) for call in calls)
         finally:
-            # Whatever happened here: the memory must not be given back while the other half is written to it.
-            if half is not None:
-                concurrent.futures.wait((half,))
-        if n_read + (half.result() if half is not None else 0) != n_bytes:
+            # Whatever happened: the memory is the caller's again.
+            for each in ranges:
+                each.take_back()
+            for call in calls:
+                reads.give_up(call)
+        if n_read != n_bytes:
             raise OSError("its length changed while it was read")
 
 
-@functools.cache
-def _second_halves() -> concurrent.futures.ThreadPoolExecutor:
-    """The threads that read second halves; as many as files are read at once by the busiest server."""
-    return concurrent.futures.ThreadPoolExecutor(64, thread_name_prefix="hdfs-read")
+class _Range:
+    """A range of a file, and the buffer that it is read into until that is taken back."""
 
+    def __init__(self, reader: hdfs_native.FileReader, start: int, view: memoryview) -> None:
+        self._reader = reader
+        self._start = start
+        self._n_bytes = len(view)
+        self._view: memoryview | None = view
+        self._lock = threading.Lock()
 
-def _fill(reader: hdfs_native.FileReader, start: int, view: memoryview) -> int:
-    """Read a buffer full of a file from `start` on; returns how many bytes came."""
-    at = 0
-    for part in reader.read_range_stream(start, len(view)) if len(view) else ():
-        view[at : at + len(part)] = part
-        at += len(part)
-    return at
+    def fill(self, call: _Call[int]) -> int:
+        """Fill the buffer; returns how many bytes came."""
+        at = 0
+        for part in self._reader.read_range_stream(self._start, self._n_bytes) if self._n_bytes else ():
+            with self._lock:
+                if self._view is None:
+                    break
+                self._view[at : at + len(part)] = part
+            at += len(part)
+            call.moved_s = time.monotonic()
+        return at
+
+    def take_back(self) -> None:
+        """Nothing is written to the buffer from now on, nor does anything here refer to it."""
+        with self._lock:
+            if self._view is not None:
+                self._view.release()
+            self._view = None
 
 
 def _storage_error(uri: str, error: Exception) -> StorageError:
@@ -762,8 +837,7 @@ def _storage_error(uri: str, error: Exception) -> StorageError:
     if isinstance(error, _NoAnswerError):
         return StorageError(
             f"{uri}: HDFS does not answer: {text}",
-            cure="look whether the NameNode hangs (its log, `jstack`), and end it if so: with another one on "
-            "standby calls go on there",
+            cure=error.cure,
             transient=True,
         )
     if isinstance(error, PermissionError) or "AccessControlException" in str(error):

@@ -461,14 +461,96 @@ def test_hdfs_files_are_read_whole_also_in_halves(store_with, n_bytes):
     assert bytes(view) == content
 
 
-def test_when_one_half_fails_the_other_is_waited_for(store_with):
-    """The buffer belongs to somebody else as soon as `read_into` has returned."""
+def test_when_one_half_fails_the_buffer_is_free(store_with):
+    """It belongs to somebody else as soon as `read_into` has returned."""
     content = bytes(8 * 1024 * 1024)
     for fails_at in (0, 5 * 1024 * 1024):
         view = memoryview(bytearray(len(content)))
         with pytest.raises(StorageError, match="All DataNodes failed"):
             store_with(Reader(content, fails_at)).read_into("hdfs://nn/x", view)
         view.release()
+
+
+@pytest.fixture
+def silent_datanode():
+    """A connection on which nothing comes; `close` ends it, as the death of a DataNode does."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield SimpleNamespace(receive=lambda: ours.recv(1), close=theirs.close)
+
+
+@pytest.fixture
+def data_limits(monkeypatch):
+    """Reads that are given up soon, and threads of this test alone."""
+    reads = storage._LimitedCalls(storage._NoDataError)
+    monkeypatch.setattr(storage, "_reads", lambda: reads)
+    monkeypatch.setattr(storage, "_DATA_S", 0.3)
+    return reads
+
+
+class HangingReader(Reader):
+    """From a byte on it waits for a DataNode."""
+
+    def __init__(self, content, hangs_at, datanode):
+        super().__init__(content)
+        self.hangs_at, self.datanode = hangs_at, datanode
+
+    def read_range_stream(self, offset, n_bytes):
+        for at, part in enumerate(super().read_range_stream(offset, n_bytes)):
+            if offset + at * 65536 >= self.hangs_at:
+                self.datanode.receive()
+            yield part
+
+
+@pytest.mark.parametrize("hangs_at", [0, 65536, 5 * 1024 * 1024])
+def test_a_datanode_that_hangs_is_an_error_that_may_pass(store_with, silent_datanode, data_limits, hangs_at):
+    reader = HangingReader(b"x" * (8 * 1024 * 1024), hangs_at, silent_datanode)
+    buffer = bytearray(reader.size)
+    error = refused(lambda: store_with(reader).read_into("hdfs://nn/x", memoryview(buffer)))
+    assert str(error).startswith("hdfs://nn/x: HDFS does not answer: no data of a DataNode within 0.3 s")
+    assert error.transient
+    assert "another replica" in error.cure
+    # The buffer is the caller's again: nobody writes what comes late, or refers to it but for the traceback.
+    buffer[:] = bytes(len(buffer))
+    silent_datanode.close()
+    until(lambda: data_limits._n_overdue == 0, "its threads are free")
+    assert not any(buffer)
+    del error
+    gc.collect()
+    buffer.clear()
+
+
+def test_threads_that_wait_for_a_datanode_are_few_and_disturb_no_other_call(
+    store_over, silent_datanode, data_limits, monkeypatch
+):
+    monkeypatch.setattr(storage, "_MAX_OVERDUE", 3)
+    reader = HangingReader(b"abc", 0, silent_datanode)
+    status = SimpleNamespace(isdir=False, length=3, modification_time=7)
+    store = store_over(lambda _: SimpleNamespace(read=lambda _: reader, get_file_info=lambda _: status))
+    errors = [refused(lambda: store.read_bytes("hdfs://nn/x")).message for _ in range(6)]
+    assert ["3 calls wait for an answer already" in each for each in errors] == [False] * 3 + [True] * 3
+    assert store.size("hdfs://nn/x") == 3
+    silent_datanode.close()
+    until(lambda: len(data_limits._idle) == 3, "its threads are free")
+    assert store.read_bytes("hdfs://nn/x") == b"abc"
+
+
+def test_a_read_that_goes_on_is_waited_for(data_limits):
+    """However long the whole takes: the limit counts from the last part that came."""
+    moved, ends = threading.Event(), threading.Event()
+
+    def run(call):
+        call.moved_s += 3600.0
+        moved.set()
+        ends.wait()
+        return 7
+
+    call = data_limits.begin(run)
+    moved.wait()
+    timer = threading.Timer(0.1, ends.set)
+    timer.start()
+    assert data_limits.value(call, 0.0) == 7
+    timer.join()
 
 
 def test_a_stream_cut_short_is_noticed(store_with):

@@ -1,8 +1,13 @@
 """References into a real HDFS: read, factorize, write beside, rename, check."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
 
+from tests.fixtures.waiting import until
+from yarn_accel import storage
 from yarn_accel.client.calls import Call, Reference
 from yarn_accel.client.client import Client
 from yarn_accel.errors import StorageError
@@ -58,6 +63,40 @@ def test_errors_name_the_uri_and_whether_to_try_again(store):
         store.size(FOLDER)
     assert not store.exists(f"{FOLDER}/missing")
     assert not store.delete(f"{FOLDER}/missing")
+
+
+@pytest.mark.slow
+def test_a_datanode_that_hangs_is_an_error_and_then_another_replica_is_read(
+    store, hadoop_cluster, monkeypatch
+):
+    """All DataNodes hang, then one does; ours is a shorter limit here, so that the test is."""
+    monkeypatch.setattr(storage, "_DATA_S", 5.0)
+    content = RNG.bytes(9_000_001)
+    store.write_atomic(f"{FOLDER}/x", [content])
+    refusals = []
+
+    def read():
+        try:
+            return store.read_bytes(f"{FOLDER}/x") == content
+        except StorageError as error:
+            refusals.append(error)
+            assert error.transient
+            return False
+
+    stopped = []
+    try:
+        workers = hadoop_cluster.plan.workers
+        stopped.extend(hadoop_cluster.kill(each.name, "datanode", signal.SIGSTOP) for each in workers)
+        assert not read()
+        assert "HDFS does not answer: no data of a DataNode within 5 s" in str(refusals[0])
+        while len(stopped) > 1:
+            os.kill(stopped.pop(), signal.SIGCONT)
+        until(read, "another replica is read")
+        print(f"{len(refusals)} tries refused: {[str(each) for each in refusals]}")
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    until(lambda: hadoop_cluster.status().is_healthy, "all daemons are healthy")
 
 
 @pytest.mark.parametrize("operation", ["lu", "qr"])
