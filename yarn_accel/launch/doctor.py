@@ -29,6 +29,7 @@ from yarn_accel.adapters.hadoop_rpc import Kerberos, RpcSettings, Token, User
 from yarn_accel.adapters.hadoop_rpc.clients import hdfs_service
 from yarn_accel.adapters.hadoop_rpc.framing import Identity
 from yarn_accel.adapters.hadoop_rpc.methods import (
+    ADMINISTRATION,
     GET_CLUSTER_NODES,
     GET_FILE_INFO,
     NAMENODE_CLIENT,
@@ -285,12 +286,12 @@ async def _services(site: SiteSettings, identity: Identity) -> list[ProbeResult]
     answers: list[ProbeResult] = []
     asked = []
     try:
-        resourcemanagers = site.resourcemanagers().client
+        found = site.resourcemanagers()
     except AccelError as error:
         answers.append(_refusal(RESOURCEMANAGER, str(site.conf_dir), error))
     else:
-        nodes = (GET_CLUSTER_NODES, GetClusterNodesRequest())
-        asked += [_ask(site, RESOURCEMANAGER, each, identity, nodes) for each in resourcemanagers]
+        both = zip(found.client, found.admin, strict=True)
+        asked += [_ask_resourcemanager(site, client, admin, identity) for client, admin in both]
     with contextlib.suppress(AccelError):  # of the configuration, which the checks look at
         root = (GET_FILE_INFO, GetFileInfoRequest("/"))
         asked += [_ask(site, NAMENODE, each, identity, root) for each in _namenodes(site)]
@@ -301,16 +302,30 @@ def _namenodes(site: SiteSettings) -> tuple[Address, ...]:
     return hdfs_service(site.properties, site.properties.get("fs.defaultFS", "")).addresses
 
 
+async def _ask_resourcemanager(
+    site: SiteSettings, client: Address, admin: Address, identity: Identity
+) -> ProbeResult:
+    """Ask a ResourceManager; one on standby listens for operators alone."""
+    nodes = (GET_CLUSTER_NODES, GetClusterNodesRequest())
+    answer = await _ask(site, RESOURCEMANAGER, client, identity, nodes)
+    if answer.message.startswith("no connection to "):  # Not: no answer, as of one that hangs.
+        other = await _ask(site, RESOURCEMANAGER, admin, identity, protocol=ADMINISTRATION)
+        if not other.code:
+            return ProbeResult(RESOURCEMANAGER, str(client), STANDBY)
+    return answer
+
+
 async def _ask(
     site: SiteSettings,
     service: str,
     address: Address,
     identity: Identity,
     call: tuple[Method[Any, Any], Any] | None = None,
+    protocol: str = NAMENODE_CLIENT,
 ) -> ProbeResult:
-    """Log in to a server, and make a call that changes nothing."""
+    """Log in to a server, and make a call that changes nothing, if one is given."""
     method, request = call or (None, None)
-    protocol = NAMENODE_CLIENT if method is None else method.protocol
+    protocol = protocol if method is None else method.protocol
     settings = RpcSettings(
         login_timeout_s=_ANSWER_S, kdc_timeout_s=_KDC_S, hosts=site.client_hosts, security=site.security()
     )

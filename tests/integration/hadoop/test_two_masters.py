@@ -6,7 +6,10 @@ How long nobody answered is printed; docs/hadoop.md has such figures.
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import re
+import shutil
 import signal
 import threading
 import time
@@ -18,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import NEEDS_ROOT
+from tests.fixtures.command_server import run_command
 from tests.fixtures.two_masters import Masters
 from tests.fixtures.yarn_site import DEADLINE_S, Site, SiteOptions, site_up
 from tests.fixtures.yarn_site.job import Batch, Result, compare
@@ -114,6 +118,53 @@ def test_the_standby_resourcemanager_has_the_nodes(site: Site) -> None:
         began_s = time.monotonic()
         site.until("both nodes are there", lambda: has_nodes(site))
         print(f"the ResourceManager had its nodes after {time.monotonic() - began_s:.1f} s")
+
+
+def examined(site: Site, conf_dir: Path) -> dict[str, dict[str, Any]]:
+    """What ``yarn-accel doctor`` finds with that configuration, by its code."""
+    environ = {**site.environ, "HADOOP_CONF_DIR": str(conf_dir)}
+    done = run_command("yarn_accel", ["doctor", "--json"], env=environ, timeout=DEADLINE_S)
+    assert done.stderr == ""
+    return {each["code"]: each for each in json.loads(done.stdout)["troubles"]}
+
+
+def changed(conf_dir: Path, target: Path, name: str, value: str = "") -> Path:
+    """A copy of a configuration in which a property has another value, or none."""
+    shutil.copytree(conf_dir, target)
+    places = [path for path in target.glob("*-site.xml") if f"<name>{name}</name>" in path.read_text()]
+    assert places
+    wanted = rf"(<name>{re.escape(name)}</name>\s*<value>)[^<]*"
+    for path in places:
+        path.write_text(re.sub(wanted, lambda found: found[1] + value, path.read_text()))
+    return target
+
+
+@pytest.mark.slow
+def test_doctor_finds_the_troubles_of_two_masters(site: Site, tmp_path: Path) -> None:
+    conf_dir, plan = site.cluster.conf_dir, site.cluster.plan
+    assert examined(site, conf_dir) == {}
+    for number, (name, value, code) in enumerate(
+        (
+            (f"dfs.namenode.rpc-address.{NAME_SERVICE}.nn2", "", "namenode-address-missing"),
+            (f"dfs.client.failover.proxy.provider.{NAME_SERVICE}", "", "proxy-provider-missing"),
+            ("yarn.resourcemanager.ha.rm-ids", "", "resourcemanager-ids-missing"),
+            ("yarn.resourcemanager.hostname.rm2", "", "resourcemanager-address-missing"),
+            ("fs.defaultFS", "hdfs://elsewhere", "unknown-name-service"),
+        )
+    ):
+        found = examined(site, changed(conf_dir, tmp_path / str(number), name, value))
+        assert code in found, (name, found)
+    masters = Masters(site.cluster, "namenode")
+    active = site.until("a namenode is active", masters.active)
+    (standby,) = {"master", "master2"} - {active}
+    site.cluster.kill(standby, "namenode")
+    try:
+        away = [each for each in examined(site, conf_dir).values() if "NameNode" in each["place"]]
+    finally:
+        site.cluster.start(standby, "namenode")
+        site.until("all daemons are healthy", lambda: site.cluster.status().is_healthy)
+    assert [each["is_warning"] for each in away] == [True]
+    assert str(plan.node(standby).address) in away[0]["place"] or standby in away[0]["place"]
 
 
 @pytest.mark.slow

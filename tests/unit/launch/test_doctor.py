@@ -80,7 +80,7 @@ async def test_a_server_that_the_realm_does_not_know(ticket, keytabs, kdc, tmp_p
     assert "the realm knows no rm@unknown.test" in found["kerberos-server-not-found"].text
 
 
-def ha_environ(folder, rms, nns):
+def ha_environ(folder, rms, nns, **more):
     properties = {
         "fs.defaultFS": "hdfs://ns1",
         "dfs.nameservices": "ns1",
@@ -93,7 +93,7 @@ def ha_environ(folder, rms, nns):
         properties[f"yarn.resourcemanager.hostname.rm{number}"] = "127.0.0.1"
         properties[f"yarn.resourcemanager.address.rm{number}"] = str(rm.address)
         properties[f"dfs.namenode.rpc-address.ns1.nn{number}"] = str(nn.address)
-    return configured(folder, **properties)
+    return configured(folder, **properties, **more)
 
 
 async def test_which_of_two_is_active_and_that_none_is(tmp_path):
@@ -101,6 +101,22 @@ async def test_which_of_two_is_active_and_that_none_is(tmp_path):
         found = await codes(ha_environ(tmp_path, (second, first), (third, second)))
     assert list(found) == ["no-active-server"]
     assert found["no-active-server"].text.startswith("every NameNode is on standby")
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+async def test_a_resourcemanager_on_standby_listens_for_operators_alone(tmp_path, is_alive):
+    async with answering() as first, on_standby() as second, on_standby() as admin:
+        async with answering() as gone:
+            pass
+        environ = ha_environ(
+            tmp_path,
+            (gone, first),
+            (second, first),
+            **{"yarn.resourcemanager.admin.address.rm0": str((admin if is_alive else gone).address)},
+        )
+        found = await codes(environ)
+    assert list(found) == ([] if is_alive else ["unavailable"])
+    assert all(each.is_warning and str(gone.address) in each.place for each in found.values())
 
 
 async def test_nobody_listens(tmp_path):
