@@ -297,8 +297,10 @@ class OperatorCommands:
                 if slots[host] is not None and attribute_of(report, SLOTS) is None
             }
             await self._map(first, SLOTS, known.values())
-            for host, report in known.items():
-                await self._set(report, slots[host])
+            # YARN takes whole vectors: what an admin has changed meanwhile must not be put back.
+            newest = {r.node.host: r for r in await self._rm.nodes()}
+            for host in [host for host in known if host in newest]:
+                await self._set(newest[host], slots[host])
             restored: dict[str, str | None] = {
                 host: None for host, report in known.items() if _is_to_forget(report, slots[host])
             }

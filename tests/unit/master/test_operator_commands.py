@@ -111,6 +111,23 @@ async def test_slots_are_changed_and_restored_to_what_was_first():
     assert "update w2" not in manager.calls, "it was never changed"
 
 
+async def test_an_admins_change_while_slots_are_set_stays():
+    """YARN takes a node's resources as a whole; the admin's new ones are there before ours are written."""
+    manager = Manager(w1=7)
+    remember = manager.map_attributes
+
+    async def map_attributes(operation, attributes):
+        await remember(operation, attributes)
+        if "accel-slots" in attributes["w1"]:
+            manager.memory["w1"] = 8192
+
+    manager.map_attributes = map_attributes
+    async with play(manager) as (operator, reported):
+        operator.set_slots(SetSlots("w1", 3))
+        await soon(lambda: SlotsSet("w1", 3, 0.0) in reported)
+    assert (manager.slots, manager.memory) == ({"w1": 3}, {"w1": 8192})
+
+
 async def test_orders_wait_while_nobody_answers_and_the_newest_counts():
     manager = Manager(w1=7, w2=7, w3=7)
     manager.attributes["w3"]["accel-bind"] = "of an earlier application"
