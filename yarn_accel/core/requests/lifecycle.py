@@ -126,14 +126,15 @@ class Preparation:
         """Get a work its memory, now or when it is its turn, and go on with it."""
         memory = self._memory
         if work.shared is None:
-            if memory.take_at_once(work):
-                self._granted(work)
-                return
-        elif work.input_grant is not None:
+            is_granted = memory.take_at_once(work)
+        else:
+            assert work.input_grant is not None
             self._place_output(work, work.shared, work.input_grant)
-            if work.output_segment is not None and not work.pending:
-                self._granted(work)
-                return
+            has_place = work.output_segment is not None
+            is_granted = not work.pending if has_place else memory.take_at_once(work)
+        if is_granted:
+            self._granted(work)
+            return
         self.announce(work)
         if work.pending:
             work.state = _WAITING

@@ -101,10 +101,12 @@ class MemoryPool:
     # Taking
 
     def take_at_once(self, work: WorkRecord) -> bool:
-        """The short way of small requests: nobody waits, and a free segment is there."""
-        if self.n_waiting or work.needs.input_bytes > SMALL_BYTES:
+        """The short way: nobody waits, a free segment is there, and the inputs count in no share."""
+        is_shared = work.shared is not None
+        is_counted = not is_shared and work.needs.input_bytes > SMALL_BYTES
+        if self.n_waiting or is_counted:
             return False
-        n_bytes = work.memory_bytes
+        n_bytes = work.output_bytes if is_shared else work.memory_bytes
         free = self._free.get(self._sizes.get(n_bytes) or self.size_of(n_bytes))
         if not free:
             return False

@@ -331,6 +331,14 @@ def test_inputs_that_must_stay_are_not_written_behind(world, a):
     assert world.outputs[world.running[0]][0] != segment
 
 
+def test_a_result_gets_a_free_segment_at_once_where_nobody_waits_for_one(world, a, monkeypatch):
+    segment = world.want(a, MIB)
+    for _ in range(2):
+        ask(world, a, segment, keep_inputs=True)
+        world.finish()
+        monkeypatch.setattr(world, "_Admit", None)  # of a work that does not get its memory at once
+
+
 @pytest.mark.parametrize(
     ("n_bytes", "offset", "is_another", "said"),
     [
