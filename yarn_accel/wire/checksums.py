@@ -8,7 +8,7 @@ deceives nobody else.
 
 import functools
 import hashlib
-import operator
+import sys
 import zlib
 from typing import Any, Callable, Dict, List, Sequence, Tuple, Union
 
@@ -117,7 +117,7 @@ def payload_digest(parts: Sequence[Buffer]) -> bytes:
     if n_bytes <= _WHOLE_BYTES:
         pieces: Sequence[Buffer] = views
     elif len(views) == 1:
-        pieces = _sampler(n_bytes)(views[0])
+        pieces = _samples_of_one(views[0])
     else:
         pieces = _samples(views, n_bytes)
     digest = _new_hash()(n_bytes.to_bytes(8, "big"))
@@ -129,13 +129,19 @@ def payload_digest(parts: Sequence[Buffer]) -> bytes:
 
 def _starts(n_bytes: int) -> List[int]:
     last = n_bytes - _SAMPLE_BYTES
-    return [last * index // (_N_SAMPLES - 1) for index in range(_N_SAMPLES)]
+    stride = last // (_N_SAMPLES - 1)
+    return [*range(0, stride * (_N_SAMPLES - 1), stride), last]
 
 
-@functools.lru_cache(maxsize=64)
-def _sampler(n_bytes: int) -> Callable[[memoryview], Tuple[memoryview, ...]]:
-    """Cuts the samples out of one view of that length; most payloads are one view of a usual length."""
-    return operator.itemgetter(*[slice(start, start + _SAMPLE_BYTES) for start in _starts(n_bytes)])
+def _samples_of_one(view: memoryview) -> List[Buffer]:
+    """The samples of one view; by numpy, where it is loaded, in two pieces in place of 66."""
+    array: Any = getattr(sys.modules.get("numpy"), "ndarray", None)
+    if array is None:
+        return [view[start : start + _SAMPLE_BYTES] for start in _starts(len(view))]
+    last = len(view) - _SAMPLE_BYTES
+    strides = last // (_N_SAMPLES - 1), 1
+    evenly = array((_N_SAMPLES - 1, _SAMPLE_BYTES), "u1", view, 0, strides)
+    return [evenly.tobytes(), view[last:]]
 
 
 def _samples(views: List[memoryview], n_bytes: int) -> List[memoryview]:

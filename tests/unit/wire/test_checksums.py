@@ -3,6 +3,7 @@
 import builtins
 import hashlib
 import random
+import sys
 
 import pytest
 
@@ -70,6 +71,16 @@ def test_the_digest_does_not_depend_on_the_parts(n_bytes):
     parts = [view[start:end] for start, end in zip([0, *cuts], [*cuts, n_bytes], strict=True)]
     assert payload_digest(parts) == whole
     assert len(whole) == 16
+
+
+@pytest.mark.parametrize("n_bytes", [65_537, 66_560, 300_001])
+def test_the_digest_is_the_same_before_numpy_is_loaded(n_bytes, monkeypatch):
+    import numpy
+
+    found = payload_digest([DATA[:n_bytes]])
+    assert numpy.__name__ in sys.modules
+    monkeypatch.delitem(sys.modules, "numpy")
+    assert payload_digest([DATA[:n_bytes]]) == found
 
 
 @pytest.mark.parametrize("n_bytes", [1, 1000, 65_536])
