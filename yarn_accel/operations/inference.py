@@ -18,9 +18,10 @@ from __future__ import annotations
 import contextlib
 import resource
 import threading
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 import numpy as np
 from PIL import Image
@@ -32,6 +33,7 @@ from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 from yarn_accel.wire import ITEM_BYTES, MAX_DIMENSIONS, TensorSpec
 
 Array = Any
+Found = TypeVar("Found")
 Item = Tuple[List[Array], Params, Place]
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _DTYPES = {
@@ -55,6 +57,8 @@ _LIMITS_OF_A_BATCH = 2
 _NO_MEMORY = ("bad_alloc", "bad allocation", "out of memory", "Failed to allocate memory")
 _MAX_TEXT = 400
 _SILENT = 4
+_NEVER = float("inf")
+_PAGE_BYTES = resource.getpagesize()
 #: One model at a time: the limits are the process's.
 _lock = threading.Lock()
 _loaded: OrderedDict[Tuple[str, str], LoadedModel] = OrderedDict()
@@ -70,6 +74,7 @@ class LoadedModel:
         inputs: name, element type and shape of each; a variable axis is a name or None.
         outputs: by name the shape of each.
         n_bytes: of its files.
+        provider: of onnxruntime, which computes it.
     """
 
     source: ModelSource
@@ -77,6 +82,7 @@ class LoadedModel:
     inputs: List[Tuple[str, str, Sequence[Any]]]
     outputs: Dict[str, Sequence[Any]]
     n_bytes: int
+    provider: str
 
     def takes_any_rows(self, outputs: Sequence[str]) -> bool:
         """Whether all inputs and these outputs have one variable first axis."""
@@ -268,15 +274,19 @@ def _load(source: ModelSource, provider: str) -> LoadedModel:
     if provider == _CUDA and _CUDA in onnxruntime.get_available_providers():
         limits = {"gpu_mem_limit": source.max_bytes, "arena_extend_strategy": "kSameAsRequested"}
         providers = [(_CUDA, limits), _CPU]
-    with _limits(source, "to load", lambda: options.set_load_cancellation_flag(True)):
-        session = onnxruntime.InferenceSession(content, options, providers=providers)
+    session = _within_limits(
+        source,
+        "to load",
+        lambda: options.set_load_cancellation_flag(True),
+        lambda: onnxruntime.InferenceSession(content, options, providers=providers),
+    )
     inputs = [(each.name, _DTYPES.get(each.type, each.type), each.shape) for each in session.get_inputs()]
     outputs = {each.name: each.shape for each in session.get_outputs()}
     for each in (*session.get_inputs(), *session.get_outputs()):
         if each.type not in _DTYPES:
             raise _bad(source, "{!r} has elements of {}, which do not travel".format(each.name, each.type))
     n_bytes = len(content) + sum(map(len, contents.values()))
-    return LoadedModel(source, session, inputs, outputs, n_bytes)
+    return LoadedModel(source, session, inputs, outputs, n_bytes, session.get_providers()[0])
 
 
 def _output_names(model: LoadedModel, params: Params) -> List[str]:
@@ -374,40 +384,82 @@ def _run(model: LoadedModel, arrays: List[Array], names: List[str]) -> List[Arra
     def end() -> None:
         options.terminate = True
 
-    with _limits(model.source, "to run", end):
+    def run() -> List[Array]:
         found: List[Array] = model.session.run(names, feed, options)
-    return found
+        return found
+
+    return _within_limits(model.source, "to run", end, run)
 
 
-@contextlib.contextmanager
-def _limits(source: ModelSource, purpose: str, end: Any) -> Iterator[None]:
+class _Alarm:
+    """Calls a function when a time is over, in a thread that stays: most runs end before and wake nobody."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._thread: Optional[threading.Thread] = None
+        self._end: Optional[Callable[[], None]] = None
+        self._due_s = self._wakes_s = _NEVER
+
+    def set(self, after_s: float, end: Callable[[], None]) -> None:
+        """Call `end` after so many seconds, in place of what was set before."""
+        with self._changed:
+            self._end, self._due_s = end, time.monotonic() + after_s
+            # In a forked process the thread is gone.
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="model-time", daemon=True)
+                self._thread.start()
+            elif self._due_s < self._wakes_s:
+                self._changed.notify()
+
+    def clear(self) -> None:
+        """Call nothing from now on."""
+        with self._changed:
+            self._end = None
+
+    def _run(self) -> None:
+        with self._changed:
+            while True:
+                left_s = _NEVER if self._end is None else self._due_s - time.monotonic()
+                if self._end is not None and left_s <= 0.0:
+                    end, self._end = self._end, None
+                    end()
+                    continue
+                self._wakes_s = _NEVER if self._end is None else self._due_s
+                self._changed.wait(None if self._end is None else left_s)
+
+
+_alarm = _Alarm()
+
+
+def _within_limits(
+    source: ModelSource, purpose: str, end: Callable[[], None], compute: Callable[[], Found]
+) -> Found:
     """Load or run a model within its limits, and put its errors into our words.
 
     Args:
         end: called in another thread when the time is over.
+        compute: loads or runs it.
     """
-    is_over = threading.Event()
+    is_over = False
 
     def ring() -> None:
-        is_over.set()
+        nonlocal is_over
+        is_over = True
         end()
 
-    timer = threading.Timer(source.max_s, ring)
-    timer.daemon = True
-    timer.start()
     before = resource.getrlimit(resource.RLIMIT_DATA)
+    most_bytes = _least(_data_bytes() + source.max_bytes, before)
+    _alarm.set(source.max_s, ring)
     try:
-        resource.setrlimit(
-            resource.RLIMIT_DATA, (_least(_data_bytes() + source.max_bytes, before), before[1])
-        )
-        yield
+        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, before[1]))
+        return compute()
     except AccelError:
         raise
     except MemoryError:
         raise _too_much(source, purpose) from None
     except Exception as error:
         text = str(error)
-        if is_over.is_set():
+        if is_over:
             raise RejectedError(
                 "model-time",
                 "model {}: it did not end within {:g} s {}".format(source.uri, source.max_s, purpose),
@@ -420,7 +472,7 @@ def _limits(source: ModelSource, purpose: str, end: Any) -> Iterator[None]:
         raise _in_our_words(source, purpose, error) from None
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
-        timer.cancel()
+        _alarm.clear()
 
 
 def _in_our_words(source: ModelSource, purpose: str, error: Exception) -> RejectedError:
@@ -454,12 +506,9 @@ def _first_line(text: str) -> str:
 
 
 def _data_bytes() -> int:
-    """The bytes that count towards ``RLIMIT_DATA`` now: private memory that this process may write to."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123 -- read often
-        for line in file:
-            if line.startswith("VmData:"):
-                return int(line.split()[1]) * 1024
-    return 0
+    """What counts towards ``RLIMIT_DATA`` now, private memory that may be written to; and the stack."""
+    with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 -- read often
+        return int(file.read().split()[5]) * _PAGE_BYTES
 
 
 def _least(wanted: int, limits: Tuple[int, int]) -> int:
@@ -477,7 +526,7 @@ def _outcome(model: LoadedModel, item: Item, rows: _Rows, names: List[str], resu
         info.update(n=rows.n_images, rejected=list(rows.rejected))
     if rows.converted:
         info["converted"] = rows.converted
-    info["provider"] = model.session.get_providers()[0]
+    info["provider"] = model.provider
     info["computed_together"] = rows.n_together
     for name, result in zip(names, results):  # noqa: B905 -- Python 3.8
         if (

@@ -106,6 +106,7 @@ class Session:
         account: the short name of that user; empty: there is none.
         expires_s: when its credential does, Unix seconds.
         plan: the plan of the last request: most clients send many of one kind.
+        resolved: what `models.Models` found for the last request with models.
         request: the one whose payload is awaited or arriving.
         payload: its payload, if all of it came with the header.
         work: whose payload that is, from `receive` on.
@@ -120,6 +121,7 @@ class Session:
     account = ""
     expires_s = 0.0
     plan: Plan | None = None
+    resolved: object = None
     request: Request | None = None
     payload: memoryview | None = None
     work: Work | None = None

@@ -18,11 +18,11 @@ import mmap
 import os
 import posixpath
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yarn_accel.core.requests.machine import forbidden
 from yarn_accel.errors import AccelError, RejectedError, StorageError
@@ -110,6 +110,19 @@ class _Right:
     is_looking: bool = False
 
 
+class Resolved(NamedTuple):
+    """The parameters of a connection's last request with models, before and after these were found.
+
+    Attributes:
+        found: for each of its models the right to read it, and what that right was of.
+    """
+
+    operation: str
+    given: Mapping[str, Any]
+    params: Mapping[str, Any]
+    found: Sequence[tuple[_Right, _Model]]
+
+
 class Models:
     """The models of one server.
 
@@ -147,16 +160,24 @@ class Models:
             RejectedError: what it names is no model, or none that its tenant may read.
             StorageError: a model cannot be read.
         """
-        found: dict[str, Any] = {}
+        last = session.resolved
+        if isinstance(last, Resolved) and self._holds(last, request):
+            return request._replace(params=last.params)
+        sources: dict[str, Any] = {}
+        found: list[tuple[_Right, _Model]] = []
         for uri in model_uris(request.operation, request.params):
-            model = self._find(session, uri)
-            if model is None:
+            right = self._find(session, uri)
+            if right is None or right.model is None:
                 return None
+            model = right.model
+            found.append((right, model))
             files = {name: file.path for name, file in model.files.items()}
-            found[uri] = ModelSource(uri, model.digest, files, *self._limits)._asdict()
-        params = resolved_params(request.operation, request.params, found) if found else dict(request.params)
+            sources[uri] = ModelSource(uri, model.digest, files, *self._limits)._asdict()
+        given = request.params
+        params = resolved_params(request.operation, given, sources) if sources else dict(given)
         if request.operation == "chain":
             params["between_bytes"] = self._between_bytes
+        session.resolved = Resolved(request.operation, given, params, found)
         return request._replace(params=params)
 
     def close(self) -> None:
@@ -167,7 +188,20 @@ class Models:
             self._by_digest.clear()
             self._by_stamps.clear()
 
-    def _find(self, session: Session, uri: str) -> _Model | None:
+    def _holds(self, last: Resolved, request: Request) -> bool:
+        """Whether a request has the parameters of the last one, and no right is to be looked at again."""
+        if request.operation != last.operation or request.params != last.given:
+            return False
+        oldest_s = time.monotonic() - RIGHT_RECHECK_S
+        return all(
+            [
+                right.model is model and right.looked_s > oldest_s and self._is_kept(model)
+                for right, model in last.found
+            ]
+        )
+
+    def _find(self, session: Session, uri: str) -> _Right | None:
+        """The right of a session's principal to read a model, which is known then; None: not yet."""
         name = self._normalised(uri)
         settings = session.record.tenant.settings
         check = partial(self._check_right, settings, session.user is not None)
@@ -186,7 +220,7 @@ class Models:
         is_there = right.model is not None and self._is_kept(right.model)
         if (not is_there or age_s >= RIGHT_RECHECK_S) and not right.is_looking:
             self._begin(right, partial(self._look, uri, name, check), name, store)
-        return right.model if is_there and age_s < RIGHT_LIFETIME_S else None
+        return right if is_there and age_s < RIGHT_LIFETIME_S else None
 
     def _check_right(self, tenant: TenantSettings, is_user: bool, uri: str) -> None:
         """Refuse what a tenant may not name.

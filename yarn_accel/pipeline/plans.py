@@ -124,6 +124,7 @@ class Plan:
         self.kinds = kinds
         self.inputs: tuple[_Input, ...] = request.inputs
         self.params_text = _params_text(request)
+        self._params = request.params
         self.references = tuple(item for item in self.inputs if isinstance(item, RemoteInput))
         self.files = tuple(files)
         self.converted = conversions([array for file in files for array in file.arrays])
@@ -147,7 +148,7 @@ class Plan:
         return (
             request.operation == self.operation.name
             and request.inputs == self.inputs
-            and (repr(request.params) if request.params else "{}") == self.params_text
+            and (request.params is self._params or _params_text(request) == self.params_text)
         )
 
     def areas(self, segment: int) -> tuple[Area, ...]:

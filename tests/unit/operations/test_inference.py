@@ -1,6 +1,7 @@
 """`infer` within one process: batches, limits, images."""
 
 import resource
+import threading
 
 import numpy as np
 import pytest
@@ -77,6 +78,33 @@ def test_a_model_that_does_not_end_is_not_waited_for_by_each_of_a_batch(runs):
     found = inference.infer_batch(items(models.endless(), rows(1, 1, 1, 1, 1), {"max_s": 0.2}))
     assert [error.code for error in found] == ["model-time"] * 5
     assert len(runs) == inference._LIMITS_OF_A_BATCH
+
+
+def test_no_run_begins_a_thread_of_its_own():
+    begun = []
+
+    class Counted(threading.Thread):
+        def start(self):
+            begun.append(self.name)
+            super().start()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "Thread", Counted)
+        for array in rows(1, 2, 3):
+            inference.infer(*items(models.linear(WEIGHTS), [array])[0])
+    assert len(begun) <= 1
+
+
+def test_an_alarm_that_was_cleared_does_not_ring_and_an_earlier_one_does():
+    alarm, late, was_called = inference._Alarm(), [], threading.Event()
+    alarm.set(0.0, was_called.set)
+    assert was_called.wait(30)
+    alarm.set(3600.0, lambda: late.append(1))
+    alarm.clear()
+    was_called.clear()
+    alarm.set(0.01, was_called.set)
+    assert was_called.wait(30)
+    assert late == []
 
 
 def test_the_limit_of_memory_is_taken_back(runs):
