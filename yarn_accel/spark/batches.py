@@ -5,7 +5,6 @@ Nothing here is Spark's.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from yarn_accel.client import operation_calls
 from yarn_accel.client.accelerator import Accelerator
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.errors import AccelError, RejectedError
-from yarn_accel.spark.records import RecordResult, count_reply, rejected_record
+from yarn_accel.spark.records import RecordResult, TaskRecords, count_reply
 
 #: Codes that one row may bring on all rows of its batch, such as an index that is out of bounds.
 _OF_ONE_ROW = frozenset({"model-failed", "wrong-shape"})
@@ -115,17 +114,7 @@ class BatchPredictor:
             RejectedError: a row is bad, and the mode is FAILFAST.
             AccelError: a failure that is no row's: Spark shall try the task again.
         """
-        task = _TaskBatches(self, records, count)
-        try:
-            while not task.is_exhausted:
-                outcomes: Any = accel.map(task.calls(), self.window)
-                with contextlib.closing(outcomes):
-                    for call, outcome in outcomes:
-                        yield from task.settle(call.tag, outcome)
-                        yield from task.take_bad()
-                yield from task.take_bad()
-        finally:
-            task.count_cancelled()
+        return _RowBatches(self, records, count).results(accel, self.window)
 
     def values(self, row: Any) -> list[Any]:
         """Of a row, for the inputs."""
@@ -176,38 +165,30 @@ class BatchPredictor:
             }
 
 
-class _TaskBatches:
-    """The rows of one task: those bad before they are sent, and batches that are tried row by row."""
+class _RowBatches(TaskRecords):
+    """A call for each batch of rows; batches that fail by one row are tried again row by row."""
 
     def __init__(
         self, predictor: BatchPredictor, rows: Iterable[Any], count: Callable[[str, int], None]
     ) -> None:
+        super().__init__(rows, predictor.mode, count, most_bad=predictor.batch_size)
         self._predictor = predictor
-        self._rows = iter(rows)
-        self._count = count
-        self._n_open = 0
-        self._bad: deque[RecordResult] = deque()
         self._again: deque[_RowBatch] = deque()
-        self._are_all_taken = False
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether nothing is left to be sent."""
-        return self._are_all_taken and not self._again
+        return self.are_all_taken and not self._again
 
     def calls(self) -> Iterator[Call]:
-        """A request for each full batch, and for the rest; ends early when many bad rows wait."""
+        """A request for each full batch, and for the rest."""
         while self._again:
             yield self._sent(self._again.popleft())
         batch, form = _RowBatch(), None
-        for row in self._rows:
-            self._n_open += 1
-            self._count("records_in", 1)
+        for row in self.taken():
             try:
                 values = self._predictor.values(row)
             except RejectedError as error:
-                self._bad.append(rejected_record(row, error, self._predictor.mode))
-                if len(self._bad) >= self._predictor.batch_size:
+                if self.reject(row, error):
                     break
                 continue
             # Rows of another form are a batch of their own: one that does not fit the model spoils no other.
@@ -221,48 +202,28 @@ class _TaskBatches:
             if len(batch.rows) == self._predictor.batch_size:
                 yield self._sent(batch)
                 batch = _RowBatch()
-        else:
-            self._are_all_taken = True
         if batch.rows:
             yield self._sent(batch)
 
     def _sent(self, batch: _RowBatch) -> Call:
         call = self._predictor.call(batch)
-        self._count("sent", 1)
+        self.count("sent", 1)
         return call
 
-    def take_bad(self) -> Iterator[RecordResult]:
-        """Those that were not sent."""
-        while self._bad:
-            yield self._settled("rejected", self._bad.popleft())
-
-    def settle(self, batch: _RowBatch, outcome: Reply | AccelError) -> Iterator[RecordResult]:
+    def settle(self, tag: Any, outcome: Reply | AccelError) -> Iterator[RecordResult]:
         """The results of the rows of a batch; none yet where each of them is tried alone."""
         found: Sequence[Mapping[str, Any] | AccelError]
         if isinstance(outcome, AccelError):
-            if outcome.code in _OF_ONE_ROW and len(batch.rows) > 1:
-                pairs = zip(batch.rows, batch.values)  # noqa: B905 -- Python 3.8
+            if outcome.code in _OF_ONE_ROW and len(tag.rows) > 1:
+                pairs = zip(tag.rows, tag.values)  # noqa: B905 -- Python 3.8
                 self._again.extend(_RowBatch([row], [values]) for row, values in pairs)
                 return
-            found = [outcome] * len(batch.rows)
+            found = [outcome] * len(tag.rows)
         else:
-            count_reply(outcome, self._count)
+            count_reply(outcome, self.count)
             try:
-                found = list(self._predictor.predictions(batch, outcome))
+                found = list(self._predictor.predictions(tag, outcome))
             except RejectedError as error:
-                found = [error] * len(batch.rows)
-        for row, each in zip(batch.rows, found):  # noqa: B905 -- Python 3.8
-            if isinstance(each, AccelError):
-                result = rejected_record(row, each, self._predictor.mode)
-                yield self._settled("rejected", result)
-            else:
-                yield self._settled("done", RecordResult(row, each))
-
-    def count_cancelled(self) -> None:
-        """Rows that nobody waits for any more."""
-        self._count("cancelled", self._n_open)
-
-    def _settled(self, counter: str, result: RecordResult) -> RecordResult:
-        self._n_open -= 1
-        self._count(counter, 1)
-        return result
+                found = [error] * len(tag.rows)
+        for row, each in zip(tag.rows, found):  # noqa: B905 -- Python 3.8
+            yield self.rejected(row, each) if isinstance(each, AccelError) else self.done(row, each)

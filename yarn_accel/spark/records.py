@@ -70,75 +70,129 @@ class RecordMapper:
             RejectedError: a record is bad, and the mode is FAILFAST.
             AccelError: a failure that is not the record's: Spark shall try the task again.
         """
-        task = _TaskRecords(self, records, count)
+        return _MappedRecords(self, records, count).results(accel, self.window, self.pack)
+
+
+class TaskRecords:
+    """The records of one task on their way: those that wait for replies, and those that are bad before that.
+
+    Args:
+        mode: see `check_mode`.
+        count: adds to a counter.
+        most_bad: so many bad records wait until a record that was sent has its reply.
+
+    Attributes:
+        are_all_taken: no record is left that `calls` has not seen.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[Any],
+        mode: str,
+        count: Callable[[str, int], None],
+        most_bad: int = _MAX_WAITING,
+    ) -> None:
+        self.count = count
+        self.are_all_taken = False
+        self._records = iter(records)
+        self._mode = mode
+        self._most_bad = most_bad
+        self._n_open = 0
+        self._bad: deque[RecordResult] = deque()
+
+    def calls(self) -> Iterator[Call]:
+        """The calls of the next records, until these end or `reject` says so."""
+        raise NotImplementedError
+
+    def settle(self, tag: Any, outcome: Reply | AccelError) -> Iterator[RecordResult]:
+        """The results of the call with this tag."""
+        raise NotImplementedError
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether nothing is left to be sent."""
+        return self.are_all_taken
+
+    def results(
+        self, accel: Accelerator, window: int | None, pack: int | str | None = None
+    ) -> Iterator[RecordResult]:
+        """One result for each record, as they finish."""
         try:
-            while not task.is_exhausted:
-                outcomes: Any = accel.map(task.calls(), self.window, pack=self.pack)
+            while not self.is_exhausted:
+                outcomes: Any = accel.map(self.calls(), window, pack=pack)
                 with contextlib.closing(outcomes):
                     for call, outcome in outcomes:
-                        yield task.settle(call.tag, outcome)
-                        yield from task.take_bad()
-                yield from task.take_bad()
+                        yield from self.settle(call.tag, outcome)
+                        yield from self._take_bad()
+                yield from self._take_bad()
         finally:
-            task.count_cancelled()
+            self.count("cancelled", self._n_open)
+
+    def taken(self) -> Iterator[Any]:
+        """The records that are left, each counted."""
+        for record in self._records:
+            self._n_open += 1
+            self.count("records_in", 1)
+            yield record
+        self.are_all_taken = True
+
+    def reject(self, record: Any, error: AccelError | ValueError) -> bool:
+        """A record is bad before it is sent; whether `calls` is to end, as many of these wait."""
+        self._bad.append(rejected_record(record, error, self._mode))
+        return len(self._bad) >= self._most_bad
+
+    def done(self, record: Any, value: Any) -> RecordResult:
+        """A record has its value."""
+        return self._settled("done", RecordResult(record, value))
+
+    def rejected(self, record: Any, error: AccelError | ValueError) -> RecordResult:
+        """A record that was sent is bad."""
+        return self._settled("rejected", rejected_record(record, error, self._mode))
+
+    def _take_bad(self) -> Iterator[RecordResult]:
+        while self._bad:
+            yield self._settled("rejected", self._bad.popleft())
+
+    def _settled(self, counter: str, result: RecordResult) -> RecordResult:
+        self._n_open -= 1
+        self.count(counter, 1)
+        return result
 
 
-class _TaskRecords:
-    """The records of one task: how many went in, and those that are bad before they are sent."""
+class _MappedRecords(TaskRecords):
+    """A call for each record."""
 
     def __init__(
         self, mapper: RecordMapper, records: Iterable[Any], count: Callable[[str, int], None]
     ) -> None:
+        super().__init__(records, mapper.mode, count)
         self._mapper = mapper
-        self._records = iter(records)
-        self._count = count
-        self._n_open = 0
-        self._bad: deque[RecordResult] = deque()
-        self.is_exhausted = False
 
     def calls(self) -> Iterator[Call]:
-        """The calls of the next records; ends early when many bad ones in a row wait to be handed on."""
-        for record in self._records:
-            self._n_open += 1
-            self._count("records_in", 1)
+        for record in self.taken():
             try:
                 call = self._mapper.call(record)
             except (AccelError, ValueError) as error:
-                self._bad.append(rejected_record(record, error, self._mapper.mode))
-                if len(self._bad) >= _MAX_WAITING:
+                if self.reject(record, error):
                     return
                 continue
             if not isinstance(call, Call):
                 what = f"the function for a record's call returned {type(call).__name__!r}"
                 raise LocalProtocolError(what, cure="return yarn_accel.client.Call.of(operation, *inputs)")
-            self._count("sent", 1)
+            self.count("sent", 1)
             yield dataclasses.replace(call, tag=record)
-        self.is_exhausted = True
 
-    def take_bad(self) -> Iterator[RecordResult]:
-        """Those that were not sent."""
-        while self._bad:
-            yield self._settled("rejected", self._bad.popleft())
-
-    def settle(self, record: Any, outcome: Reply | AccelError) -> RecordResult:
-        """The result of a record that was sent."""
+    def settle(self, tag: Any, outcome: Reply | AccelError) -> Iterator[RecordResult]:
         if isinstance(outcome, AccelError):
-            return self._settled("rejected", rejected_record(record, outcome, self._mapper.mode))
-        count_reply(outcome, self._count)
+            yield self.rejected(tag, outcome)
+            return
+        count_reply(outcome, self.count)
         try:
-            value = self._mapper.result(record, outcome)
+            value = self._mapper.result(tag, outcome)
         except (AccelError, ValueError) as error:
-            return self._settled("rejected", rejected_record(record, error, self._mapper.mode))
-        return self._settled("done", RecordResult(record, value))
-
-    def count_cancelled(self) -> None:
-        """Records that nobody waits for any more."""
-        self._count("cancelled", self._n_open)
-
-    def _settled(self, counter: str, result: RecordResult) -> RecordResult:
-        self._n_open -= 1
-        self._count(counter, 1)
-        return result
+            yield self.rejected(tag, error)
+        else:
+            yield self.done(tag, value)
 
 
 def rejected_record(record: Any, error: AccelError | ValueError, mode: str) -> RecordResult:
