@@ -327,23 +327,31 @@ class LiveTaskService(MasterPlugin):
             UnavailableError: the journal is not read yet.
         """
         self._check_open()
-        # One file at a time: what is read takes memory, and threads that the journal needs.
+        # One at a time: what is read takes memory, and threads that the journal needs; what is new stays so.
         self._n_submissions += 1
         try:
             async with self._reading:
                 prepared = await asyncio.to_thread(self._read, uri)
                 definition = prepared.app.definition
-                await self._make_unfinished_folder(definition)
+                if any(need.is_served for need in definition.spec.demands.values()):
+                    self._want_servers()
+                is_new = self._is_new(definition)
+                if is_new and definition.output:
+                    await self._make_unfinished_folder(definition.output)
+                answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+                self._answers.setdefault(definition.spec.app, []).append(answer)
+                self._apply(ev.SubmitRequested(definition, self._clock(), prepared if is_new else None))
         finally:
             self._n_submissions -= 1
-        if any(need.is_served for need in definition.spec.demands.values()):
-            self._want_servers()
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._answers.setdefault(definition.spec.app, []).append(answer)
-        self._apply(ev.SubmitRequested(definition, self._clock(), prepared))
         if error := await answer:
             raise RejectedError("app-refused", error)
         return definition.spec.app
+
+    def _is_new(self, definition: AppDefinition) -> bool:
+        try:
+            return self._service.check_submission(definition)
+        except ConfigError as error:
+            raise RejectedError("app-refused", str(error)) from None
 
     def _read(self, uri: str) -> PreparedApp:
         folder = f"{self._submitted}/"
@@ -354,20 +362,15 @@ class LiveTaskService(MasterPlugin):
         except (ConfigError, StorageError, RemoteProtocolError) as error:
             raise RejectedError("bad-app", f"{uri}: {error}") from None
 
-    async def _make_unfinished_folder(self, definition: AppDefinition) -> None:
+    async def _make_unfinished_folder(self, output: str) -> None:
         """Make the folder in which attempts write, as no worker does, see `worker.task_folder`.
 
         Not for an application that is refused: its output folder is to stay free for the next try.
         """
         try:
-            is_new = self._service.check_submission(definition)
-        except ConfigError:
-            return
-        if is_new and definition.output:
-            try:
-                await asyncio.to_thread(self._store.mkdirs, unfinished_uri(definition.output))
-            except StorageError as error:
-                raise RejectedError("bad-output", str(error)) from None
+            await asyncio.to_thread(self._store.mkdirs, unfinished_uri(output))
+        except StorageError as error:
+            raise RejectedError("bad-output", str(error)) from None
 
     def cancel(self, app: str) -> None:
         """End an application early; one that is not known is ignored.

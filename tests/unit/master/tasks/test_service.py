@@ -343,6 +343,21 @@ def test_attempts_find_the_folder_that_they_write_to_and_a_refused_application_l
     run(work())
 
 
+def test_a_new_application_is_checked_once(tmp_path, monkeypatch):
+    """Of many tasks each look takes time that reports of workers wait for."""
+    checked = []
+    monkeypatch.setattr("yarn_accel.core.tasks.service.service.check_orders", checked.append)
+
+    async def work():
+        scene = await Scene(tmp_path).opened()
+        await asyncio.gather(*(scene.service.submit(scene.hand_in(app(name))) for name in ("a", "b")))
+        assert sorted(each.spec.app for each in checked) == ["a", "b"]
+        assert list(scene.service.status()["apps"]) == ["a", "b"]
+        await scene.close()
+
+    run(work())
+
+
 def test_only_files_of_its_own_folder_are_applications(tmp_path):
     async def work():
         scene = await Scene(tmp_path).opened()

@@ -34,7 +34,8 @@ class SubmitRequested:
     """Somebody wants an application to run; `AppAccepted` or `AppRefused` answers. May be repeated.
 
     Attributes:
-        prepared: of this definition, which `check_definition` has passed; both take long for many tasks.
+        prepared: of this definition, which `TaskService.check_submission` has just found to be new; None: it
+            is checked and prepared here, which takes long for many tasks.
     """
 
     definition: AppDefinition

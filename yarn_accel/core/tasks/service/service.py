@@ -219,7 +219,7 @@ class TaskService:
         table, outbox, definition = self.table, self._outbox, event.definition
         app = definition.spec.app
         try:
-            is_new = self.check_submission(definition, is_checked=event.prepared is not None)
+            is_new = event.prepared is not None or self.check_submission(definition, is_checked=False)
         except ConfigError as error:
             outbox.put(AppRefused(app, str(error)))
             return
