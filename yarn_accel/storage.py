@@ -139,25 +139,33 @@ class HdfsServices:
 
     Attributes:
         urls: what the native client connects to, by the authority in a URI, see `uris.authority_of`; that of
-            ``hdfs:///`` is empty.
+            ``hdfs:///`` is empty.  It may change while stores use it.
         options: properties of Hadoop that say where these are.
         allows_files: whether the store reads and writes ``file://``, too.
+        refusals: why others cannot be used now, by their authorities; it may change, too.
     """
 
     urls: Mapping[str, str]
     options: Mapping[str, str]
     allows_files: bool = False
+    refusals: Mapping[str, StorageError] = field(default_factory=dict)
 
     def url_of(self, uri: str) -> str:
         """What the native client connects to for a URI.
 
         Raises:
-            StorageError: ``forbidden-uri``: it leads anywhere else.
+            StorageError: ``forbidden-uri``: it leads anywhere else; or that service cannot be used now.
         """
-        url = self.urls.get(authority_of(split_uri(uri).authority))
-        if url is None:
+        authority = authority_of(split_uri(uri).authority)
+        url = self.urls.get(authority)
+        if url is not None:
+            return url
+        why = self.refusals.get(authority)
+        if why is None:
             raise _forbidden(uri, f"only {_listed(self.urls)} can be used here")
-        return url
+        raise StorageError(
+            f"{shown(uri)}: {why.message}", cure=why.cure, transient=why.transient, code=why.code
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +212,13 @@ class Store:
             clients = list(self._clients.values())
             self._clients.clear()
         for files in clients:
+            files.close()
+
+    def disconnect(self, url: str) -> None:
+        """Give up the connections to what `HdfsServices` calls so; a call that is under way may still end."""
+        with self._lock:
+            files = self._clients.pop(url, None)
+        if files is not None:
             files.close()
 
     def stamp(self, uri: str) -> Stamp:

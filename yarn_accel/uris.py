@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Container
+from collections.abc import Mapping
 from pathlib import Path
-from typing import List, NamedTuple
+from typing import List, NamedTuple, Optional
 
 from yarn_accel.errors import RejectedError, StorageError
 
@@ -98,12 +98,13 @@ def split_member(uri: str) -> tuple[str, str]:
     return (name + ".npz", member) if mark and member else (uri, "")
 
 
-def normalised(uri: str, default_fs: str = "", names: Container[str] = ()) -> str:
+def normalised(uri: str, default_fs: str = "", names: Optional[Mapping[str, str]] = None) -> str:
     """The URI of one file as ``scheme://authority/path``, in the one way in which rights are compared.
 
     Args:
         default_fs: what ``hdfs:///`` means, such as ``hdfs://nn:8020``; empty: not known.
-        names: other authorities of `default_fs`, lower case and without the usual port.
+        names: other authority of a file system -> the one that rights are written with, each as
+            `authority_of` writes it.
 
     Raises:
         RejectedError: ``forbidden-uri``: this is none that could be allowed.
@@ -114,7 +115,7 @@ def normalised(uri: str, default_fs: str = "", names: Container[str] = ()) -> st
     return text
 
 
-def normalised_prefix(prefix: str, default_fs: str = "", names: Container[str] = ()) -> str:
+def normalised_prefix(prefix: str, default_fs: str = "", names: Optional[Mapping[str, str]] = None) -> str:
     """A prefix of the settings as `normalised` URIs begin; one without a host means `default_fs`.
 
     ``hdfs://*`` stands for every name service.
@@ -185,15 +186,15 @@ def split_authority(authority: str) -> tuple[str, int]:
     return (match[1], int(match["port"] or 0)) if match else (authority, 0)
 
 
-def _normalised(uri: str, default_fs: str, names: Container[str]) -> str:
+def _normalised(uri: str, default_fs: str, names: Optional[Mapping[str, str]]) -> str:
     try:
         scheme, authority, path = split_uri(uri)
     except StorageError as error:
         raise RejectedError("forbidden-uri", error.message, cure=error.cure) from None
     if scheme == "hdfs":
         authority = authority_of(authority or default_fs)
-        if authority in names:
-            authority = authority_of(default_fs)
+        if names:
+            authority = names.get(authority, authority)
     return f"{scheme}://{authority}{path}"
 
 

@@ -114,7 +114,7 @@ def test_without_a_known_filesystem_a_prefix_without_host_allows_no_host() -> No
 
 def filesystem(tenants: dict[str, Any] | None = None, **settings: str) -> OwnFilesystem:
     config = parse_config({"master_secret_file": "none", "tenants": tenants or {}, **settings})
-    return OwnFilesystem.of(config, site_properties(config), has_users=False)
+    return OwnFilesystem.of(config, site_properties(config))
 
 
 def test_the_setting_or_core_site_says_what_has_no_host(
@@ -149,7 +149,7 @@ def test_a_namenode_has_the_names_of_the_hosts_file_and_of_dns(
 
     monkeypatch.setattr(own_filesystem.socket, "gethostbyname_ex", resolved)
     found = filesystem({"*": {"read_prefixes": ["hdfs://"]}}, default_fs="hdfs://10.0.0.1:8020")
-    assert found.names == {"master"}
+    assert found.names == {"master": "10.0.0.1"}
     rights = TenantSettings(1.0, (found.normalised_prefix("/data"),), ())
     assert forbidden(rights, (found.normalised("hdfs://master:8020/data/x"),), "") is None
     assert forbidden(rights, (found.normalised("hdfs://MASTER/data/x"),), "") is None
@@ -167,6 +167,29 @@ def test_the_namenodes_of_a_name_service_are_the_name_service() -> None:
         "dfs.namenode.rpc-address.ns1.b": "nn2:9000",
     }
     assert other_names("hdfs://ns1", site) == {"nn1", "nn2:9000"}
+
+
+def test_each_hdfs_of_jobs_users_has_one_name() -> None:
+    """Else a key or a right by one name would not hold for the other."""
+    config = parse_config({"master_secret_file": "none"})
+    site = {
+        "fs.defaultFS": "hdfs://ns1",
+        **{f"dfs.ha.namenodes.{each}": "a" for each in ("ns1", "NS2")},
+        "dfs.namenode.rpc-address.ns1.a": "10.9.9.1:8020",
+        "dfs.namenode.rpc-address.NS2.a": "10.9.9.2:9000",
+    }
+    found = OwnFilesystem.of(config, site, ["hdfs://ns1", "hdfs://NS2", "hdfs://10.9.9.3:9000"])
+    assert found.users_roots == ("hdfs://ns1/", "hdfs://ns2/", "hdfs://10.9.9.3:9000/")
+    for uri, name in (
+        ("hdfs:///x", "hdfs://ns1/x"),
+        ("hdfs://10.9.9.1/x", "hdfs://ns1/x"),
+        ("hdfs://10.9.9.2:9000/x", "hdfs://ns2/x"),
+        ("hdfs://Ns2/x", "hdfs://ns2/x"),
+        ("hdfs://10.9.9.3:9000/x", "hdfs://10.9.9.3:9000/x"),
+        ("hdfs://10.9.9.2/x", "hdfs://10.9.9.2/x"),
+    ):
+        assert found.normalised(uri) == name
+    assert not OwnFilesystem.of(config, site).users_roots
 
 
 def test_a_path_names_exactly_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

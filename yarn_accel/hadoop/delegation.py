@@ -3,7 +3,8 @@
 YARN localizes its files and its master uses HDFS by an HDFS delegation token; the master asks the
 ResourceManager by one of its own.  Each further HDFS that settings name gives a token, too, as MapReduce's
 clients ask those of ``mapreduce.job.hdfs-servers``.  The ResourceManager prolongs all until their longest
-life is over (7 days by default), and cancels them when the application ends.  `cancel` ends those of an
+life is over (7 days by default), and cancels them when the application ends; not those of an HDFS whose host
+`EXCLUDED_PROPERTY` names, as it may not log in there.  `cancel` ends those of an
 application that never came to run.  A master that has a keytab asks for new ones itself, and prolongs them
 with `prolong`.
 """
@@ -14,7 +15,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from yarn_accel.adapters.hadoop_rpc import Address, Kerberos, RpcSettings, Token
@@ -23,7 +24,12 @@ from yarn_accel.adapters.hadoop_rpc.tokens import owner_of
 from yarn_accel.client.token_file import HDFS_DELEGATION_KIND
 from yarn_accel.errors import AccelError, UnavailableError
 from yarn_accel.hadoop.site import SiteSettings
+from yarn_accel.uris import split_authority
 
+#: Hosts or name services whose tokens the ResourceManager leaves alone.
+EXCLUDED_PROPERTY = "mapreduce.job.hdfs-servers.token-renewal.exclude"
+_RENEW_INTERVAL = "dfs.namenode.delegation.token.renew-interval"
+_DAY_MS = 86_400_000
 _RM_PRINCIPAL = "yarn.resourcemanager.principal"
 #: The ResourceManager's usual short name, where a configuration has a pattern of its principals alone.
 _USUAL_RENEWER = "yarn"
@@ -41,6 +47,7 @@ class ApplicationTokens:
         issued_s: when the first of them was given, likewise.
         services: where the HDFS of a token answers, by the token's service.
         names: ``host:port`` in URIs -> the service of the token for that NameNode, where these differ.
+        excluded: the services whose tokens nobody prolongs, see `EXCLUDED_PROPERTY`.
     """
 
     tokens: Mapping[str, Token] = field(default_factory=dict)
@@ -48,6 +55,7 @@ class ApplicationTokens:
     issued_s: float = 0.0
     services: Mapping[str, HdfsService] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    excluded: Sequence[str] = ()
 
 
 async def delegate(
@@ -61,7 +69,8 @@ async def delegate(
     """Ask NameNodes and ResourceManager for the tokens of one application.
 
     Args:
-        renewer: the principal that prolongs them; default: the ResourceManager's.
+        renewer: the principal that prolongs all of them; default: the ResourceManager's, which prolongs none
+            of `EXCLUDED_PROPERTY`.
         hdfs_servers: further HDFS than that of ``fs.defaultFS``, each as ``hdfs://AUTHORITY``.
 
     Raises:
@@ -69,25 +78,32 @@ async def delegate(
         UnavailableError: a service does not answer, or its name cannot be resolved.
         ConfigError: the configuration does not say where a NameNode is.
     """
+    services, names, excluded = await asyncio.to_thread(_hdfs_services, site, hdfs_servers)
+    excluded = () if renewer else excluded
     renewer = renewer or renewer_of(site)
-    services, names = await asyncio.to_thread(_hdfs_services, site, hdfs_servers)
     addresses = site.resourcemanagers().client
     rm_service = ",".join(_service_of(site, each) for each in addresses)
     rm_token = await manager.delegation_token(renewer)
     tokens = {rm_service: replace(rm_token, service=rm_service)}
-    given = ApplicationTokens(tokens, services=services, names=names)
+    given = ApplicationTokens(tokens, services=services, names=names, excluded=excluded)
     try:
         for service, hdfs in services.items():
             async with _namenode(hdfs, kerberos, settings) as namenode:
-                tokens[service] = replace(await namenode.delegation_token(renewer), service=service)
+                # The ResourceManager passes over a token without a renewer.
+                token = await namenode.delegation_token("" if service in excluded else renewer)
+                tokens[service] = replace(token, service=service)
     except BaseException:
         await cancel(manager, kerberos, settings, given)
         raise
-    owners = [owner_of(tokens[service]) for service in services]
+    owners = {service: owner_of(tokens[service]) for service in services}
+    # The interval is the other NameNode's own, which its clients do not learn: taken to be as here.
+    interval = site.properties.get(_RENEW_INTERVAL, "").strip()
+    interval_s = (int(interval) if interval.isdecimal() else _DAY_MS) / 1000
+    ends_s = [each.ends_s for each in owners.values()]
     return replace(
         given,
-        ends_s=min(each.ends_s for each in owners),
-        issued_s=min(each.issued_s for each in owners),
+        ends_s=min([*ends_s, *(owners[service].issued_s + interval_s for service in excluded)]),
+        issued_s=min(each.issued_s for each in owners.values()),
     )
 
 
@@ -153,20 +169,24 @@ async def _namenode(hdfs: HdfsService, kerberos: Kerberos, settings: RpcSettings
 
 def _hdfs_services(
     site: SiteSettings, hdfs_servers: Iterable[str]
-) -> tuple[dict[str, HdfsService], dict[str, str]]:
-    """Every HDFS by the name of its tokens, that of ``fs.defaultFS`` first, and its names in URIs.
+) -> tuple[dict[str, HdfsService], dict[str, str], tuple[str, ...]]:
+    """Every HDFS by the name of its tokens, that of ``fs.defaultFS`` first; its names in URIs; the excluded.
 
     Asks the system for addresses.
     """
     services: dict[str, HdfsService] = {}
     names: dict[str, str] = {}
+    excluded: dict[str, None] = {}
+    hosts = site.properties.get(EXCLUDED_PROPERTY, "").replace(",", " ").split()
     for uri in (site.properties.get("fs.defaultFS", ""), *hdfs_servers):
         hdfs = hdfs_service(site.properties, uri)
         service = hdfs.name or _service_of(site, hdfs.addresses[0])
         services.setdefault(service, hdfs)
+        if split_authority(uri.partition("://")[2].partition("/")[0])[0] in hosts:
+            excluded[service] = None
         if not hdfs.name:
             names[str(hdfs.addresses[0]).lower()] = service
-    return services, {name: service for name, service in names.items() if name != service}
+    return services, {name: of for name, of in names.items() if name != of}, tuple(excluded)
 
 
 def renewer_of(site: SiteSettings) -> str:

@@ -75,7 +75,9 @@ def application_uri(rm_client: RmClient, config: LaunchConfig, application: str)
     return f"{rm_client.staging_uri(config.environment.staging_uri)}/applications/{application}"
 
 
-def server_document(config: LaunchConfig, default_fs: str = "", root_uri: str = "") -> dict[str, Any]:
+def server_document(
+    config: LaunchConfig, default_fs: str = "", root_uri: str = "", servers: Sequence[str] = ()
+) -> dict[str, Any]:
     """The document that a pipeline server's container reads, see `container_entry.node_config`.
 
     ``server`` has the settings of the pipeline servers with every default but those that each node sets,
@@ -84,11 +86,14 @@ def server_document(config: LaunchConfig, default_fs: str = "", root_uri: str = 
     Args:
         default_fs: ``fs.defaultFS`` here, which a container may not know.
         root_uri: the folder of everything that this user uploads.
+        servers: each HDFS that the application has a token for, see `hdfs_servers`.
     """
     left_to_nodes = set(NODE_KEYS - config.pipeline.keys())
     server = config.pipeline_settings.model_dump(mode="json", exclude=left_to_nodes)
     if not server["default_fs"] and default_fs.startswith("hdfs://"):
         server["default_fs"] = default_fs
+    if "hdfs_servers" not in config.pipeline:
+        server["hdfs_servers"] = list(servers)
     if root_uri and "accounting_uri" not in config.pipeline:
         server["accounting_uri"] = f"{root_uri}/{ACCOUNTING_FOLDER}"
     return {"server": server, "agent": config.agent.settings}
@@ -305,7 +310,9 @@ def _texts(rm_client: RmClient, config: LaunchConfig) -> dict[str, str]:
     root_uri = rm_client.staging_uri(config.environment.staging_uri)
     texts = {
         _SERVER_FILE: json.dumps(
-            server_document(config, _default_fs(rm_client), root_uri), indent=1, sort_keys=True
+            server_document(config, _default_fs(rm_client), root_uri, hdfs_servers(rm_client, config)),
+            indent=1,
+            sort_keys=True,
         ),
         _AGENT_FILE: yaml.safe_dump(agent_document(rm_client, config), sort_keys=True),
     }

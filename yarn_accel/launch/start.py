@@ -27,7 +27,7 @@ from yarn_accel.core.application.exits import failure_line
 from yarn_accel.core.site_checks import missing_privileges
 from yarn_accel.errors import AccelError, JobError, StartupError, StorageError, UnavailableError
 from yarn_accel.hadoop.control import RetainedApplication, own_master_secret
-from yarn_accel.hadoop.delegation import ending
+from yarn_accel.hadoop.delegation import EXCLUDED_PROPERTY, ending
 from yarn_accel.hadoop.rm_client import RmClient, find_running, kill
 from yarn_accel.hadoop.site import SITE_FILE
 from yarn_accel.launch.config import LaunchConfig
@@ -222,6 +222,9 @@ async def _submit(
             report(f"note: {why} (docs/hadoop.md#kerberos-for-weeks)")
     elif sentence := ending(ends_s):
         report(f"note: the application {sentence}")
+        if delegated.excluded:
+            listed = ", ".join(delegated.excluded)
+            report(f"note: the ResourceManager does not prolong the token of {listed}: {EXCLUDED_PROPERTY}")
     try:
         known = (rm_client.site.properties.get("fs.defaultFS", ""), *servers) if delegated.tokens else ()
         control = retained.create(application_uri(rm_client, config, str(application)), ends_s, known)

@@ -85,10 +85,11 @@ def interval_s(place: Path) -> float:
     from yarn_accel.adapters.hadoop_rpc.tokens import owner_of, read_token_file
 
     try:
-        owner = owner_of(read_token_file(place.read_bytes()).of_kind(HDFS_DELEGATION_KIND))
+        tokens = read_token_file(place.read_bytes()).tokens.values()
+        owners = [owner_of(each) for each in tokens if each.kind == HDFS_DELEGATION_KIND]
     except (AccelError, OSError):
         return look_interval_s(0.0)
-    return look_interval_s(owner.ends_s - owner.issued_s)
+    return look_interval_s(min((each.ends_s - each.issued_s for each in owners), default=0.0))
 
 
 def look(uri: str, place: Path) -> bool:

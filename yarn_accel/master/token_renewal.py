@@ -185,10 +185,14 @@ class TokenRenewal:
                     logger.info("%s", problem)
 
     def _times_of_start(self) -> TokenTimes | None:
-        for token in self._credentials.hdfs.values():
-            owner = owner_of(token)
-            return TokenTimes.prolonged_by_others(owner.issued_s, owner.ends_s)
-        return None
+        """Until when the first tokens are good; None: not known, as nobody prolongs one of them."""
+        owners = [owner_of(each) for each in self._credentials.hdfs.values()]
+        if not owners or not all(each.renewer for each in owners):
+            return None
+        issued_s, ends_s = (
+            min(times) for times in zip(*((each.issued_s, each.ends_s) for each in owners), strict=True)
+        )
+        return TokenTimes.prolonged_by_others(issued_s, ends_s)
 
     async def _ask_for_new(self) -> None:
         login = self._login

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -170,6 +170,11 @@ class PipelineConfig(BaseModel):
     default_fs: str = Field(
         "", pattern=r"^(hdfs://[^/?#@]+/?)?$", description="what hdfs:/// means; default: fs.defaultFS"
     )
+    hdfs_servers: tuple[Annotated[str, Field(pattern=r"^hdfs://[^/?#@]+$")], ...] = Field(
+        (),
+        description="each HDFS that jobs' users may name with Kerberos, beside default_fs and those that "
+        "hdfs-site.xml names (dfs.nameservices); default: what the application has tokens for",
+    )
     follow_symlinks: bool = Field(
         False, description="file:// may lead through links; only where each tenant may read every file"
     )
@@ -272,16 +277,16 @@ def load_config(path: Path) -> PipelineConfig:
 
 
 def machine_settings(
-    config: PipelineConfig, normalised: Callable[[str], str], has_users: bool = False
+    config: PipelineConfig, normalised: Callable[[str], str], users_roots: tuple[str, ...] = ()
 ) -> MachineSettings:
     """The limits and shares of the request machine.
 
     Args:
         config: of the server.
         normalised: a prefix of the settings as rights are compared, see `OwnFilesystem.normalised_prefix`.
-        has_users: requests run as jobs' users, who may use the site's HDFS as it allows them.
+        users_roots: of the file systems that jobs' users may use as HDFS allows them; none: requests run as
+            no users.
     """
-    everything = (normalised("/"),) if has_users else ()
     batch_bytes = config.max_batch_bytes
     tenants = {
         name: TenantSettings(
@@ -306,5 +311,5 @@ def machine_settings(
         lanes={"cuda": N_LANES},
         batch_bytes={"cuda": _GPU_BATCH_BYTES} if batch_bytes is None else {},
         tenants=tenants,
-        users=TenantSettings(read_prefixes=everything, write_prefixes=everything),
+        users=TenantSettings(read_prefixes=users_roots, write_prefixes=users_roots),
     )

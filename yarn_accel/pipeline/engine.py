@@ -25,6 +25,7 @@ from yarn_accel.operations.registry import OPERATIONS
 from yarn_accel.operations.registry import get as find_operation
 from yarn_accel.pipeline.config import machine_settings
 from yarn_accel.pipeline.models import RETRY_S, Models
+from yarn_accel.pipeline.own_filesystem import USERS_CURE
 from yarn_accel.pipeline.plans import Plans, Work, digest_of, failure_of
 from yarn_accel.pipeline.storage import outputs_of
 from yarn_accel.pipeline.workers.protocol import Area, Job
@@ -104,14 +105,14 @@ class RequestEngine:
 
     Args:
         config: limits and shares.
-        filesystem: what URIs and prefixes without a host mean.
+        filesystem: what URIs and prefixes without a host mean, and where requests use the storage of their
+            sessions' users, and no other.
         loop: the thread all of this belongs to.
         buffers: the memory.
         storage: reads and writes by URI.
         counters: what is counted.
         server: how the server is named in results.
         trace: where spans go; None: nowhere.
-        has_users: requests use the storage of their sessions' users, and no other.
 
     Attributes:
         machine: decides, and owns the requests.
@@ -136,11 +137,10 @@ class RequestEngine:
         counters: Counters,
         server: str,
         trace: Trace | None,
-        has_users: bool = False,
     ) -> None:
-        settings = machine_settings(config, filesystem.normalised_prefix, has_users)
+        settings = machine_settings(config, filesystem.normalised_prefix, filesystem.users_roots)
         self.machine = RequestMachine(settings)
-        self._users_root = filesystem.normalised_prefix("/") if has_users else ""
+        self._users_roots = filesystem.users_roots
         self.sessions: dict[Session, None] = {}
         self.session_handlers: dict[type, Callable[[Session, Any], None]] = {
             Opened: self._opened,
@@ -172,7 +172,7 @@ class RequestEngine:
             lambda: self.device_kinds,
             lambda: self.rest_kinds,
         )
-        self.models = Models(config, storage, self._normalised, self._users_root)
+        self.models = Models(config, storage, self._normalised, self._users_roots)
         self._answers: dict[int, _Answer] = {}
         self._events: collections.deque[event.Event] = collections.deque()
         self._is_feeding = False
@@ -314,7 +314,7 @@ class RequestEngine:
             digest = digest_of(())
         if request.output_uri:
             work.writes = self._normalised(request.output_uri)
-        if self._users_root and (plan.references or work.writes):
+        if self._users_roots and (plan.references or work.writes):
             work.store = self._store_of(session, work)
         if request.priority:
             work.priority = request.priority
@@ -325,7 +325,7 @@ class RequestEngine:
         """The storage of a session's user, for what a request names.
 
         Raises:
-            RejectedError: nobody's tokens were handed over, or it names another file system.
+            RejectedError: nobody's tokens were handed over, or it names a file system that no setting names.
         """
         if session.user is None:
             raise RejectedError(
@@ -333,12 +333,12 @@ class RequestEngine:
                 "this server reads and writes as the job's user, and this client handed no HDFS token over",
                 cure="give the job a token and ACCEL_SERVICE_USER or ACCEL_SERVER_CA_FILE: docs/security.md",
             )
-        for uri in (*work.plan.needs[0].reads, work.writes or self._users_root):
-            if not uri.startswith(self._users_root):
+        for uri in (*work.plan.needs[0].reads, work.writes):
+            if uri and not uri.startswith(self._users_roots):
                 raise RejectedError(
                     "forbidden-uri",
-                    f"{shown(uri)}: not in the site's own file system, {self._users_root}",
-                    cure="write hdfs:///PATH",
+                    f"{shown(uri)}: in no file system of this site, {', '.join(self._users_roots)}",
+                    cure=USERS_CURE,
                 )
         return session.user.store
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from yarn_accel.core.requests.machine import forbidden
 from yarn_accel.errors import AccelError, RejectedError, StorageError
 from yarn_accel.operations.models import ModelSource, digest_of, model_facts, model_uris, resolved_params
+from yarn_accel.pipeline.own_filesystem import USERS_CURE
 from yarn_accel.pipeline.plans import failure_of
 from yarn_accel.uris import shown
 
@@ -130,15 +131,19 @@ class Models:
         config: limits.
         storage: its threads read the models.
         normalised: a URI as the rights are written.
-        users_root: where requests run as users, the only file system they may name; else empty.
+        users_roots: where requests run as users, the only file systems they may name; else none.
     """
 
     def __init__(
-        self, config: PipelineConfig, storage: Storage, normalised: Callable[[str], str], users_root: str
+        self,
+        config: PipelineConfig,
+        storage: Storage,
+        normalised: Callable[[str], str],
+        users_roots: tuple[str, ...],
     ) -> None:
         self._storage = storage
         self._normalised = normalised
-        self._users_root = users_root
+        self._users_roots = users_roots
         self._max_bytes = config.max_model_bytes
         self._between_bytes = config.max_request_bytes
         self._kept_bytes = max(config.model_cache_bytes, config.max_model_bytes)
@@ -206,7 +211,7 @@ class Models:
         settings = session.record.tenant.settings
         check = partial(self._check_right, settings, session.user is not None)
         check(uri)
-        store = session.user.store if self._users_root and session.user is not None else None
+        store = session.user.store if self._users_roots and session.user is not None else None
         key = session.tenant, name
         right = self._rights.get(key)
         if right is None:
@@ -229,15 +234,16 @@ class Models:
             RejectedError: ``forbidden-uri``.
         """
         name = self._normalised(uri)
-        if not self._users_root:
+        if not self._users_roots:
             failure = forbidden(tenant, (name,), "")
             if failure is not None:
                 raise RejectedError(failure.code, f"model {failure.message}", cure=failure.cure)
-        elif not (is_user and name.startswith(self._users_root)):
+        elif not (is_user and name.startswith(self._users_roots)):
+            where = ", ".join(self._users_roots)
             raise RejectedError(
                 "forbidden-uri",
-                f"model {shown(name)}: this server reads as the job's user, in {self._users_root} alone",
-                cure="give the job an HDFS token (docs/security.md), and write hdfs:///PATH",
+                f"model {shown(name)}: this server reads as the job's user, in {where} alone",
+                cure=f"give the job an HDFS token (docs/security.md), and {USERS_CURE}",
             )
 
     def _is_kept(self, model: _Model) -> bool:

@@ -1,12 +1,12 @@
-"""The names of a server's own file system: the one in the settings, and others for the same."""
+"""The file systems of a server, by all their names: what ``hdfs:///`` means, and those of jobs' users."""
 
 from __future__ import annotations
 
 import functools
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,40 +16,55 @@ from yarn_accel.uris import ANY_HDFS, authority_of, normalised, normalised_prefi
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
 
+#: What a job's user does whose URI is in none of these file systems.
+USERS_CURE = "write hdfs:///PATH; another HDFS must be in the servers' hdfs_servers"
 _HOSTS = Path("/etc/hosts")
 _MAX_HOSTS_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class OwnFilesystem:
-    """The file system that ``hdfs:///`` means to a server.
+    """The file system that ``hdfs:///`` means to a server, and the others that jobs' users may name.
 
     Attributes:
         default_fs: such as ``hdfs://nn:8020``; empty: nobody says.
-        names: other authorities that mean the same, see `other_names`.
+        names: other authority of any of them -> the one of the settings, see `other_names`.
+        users_roots: of the file systems that requests of jobs' users may name, as normalised URIs begin;
+            none: requests run as no users.
     """
 
     default_fs: str
-    names: frozenset[str] = frozenset()
+    names: Mapping[str, str] = field(default_factory=dict)
+    users_roots: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, config: PipelineConfig, site: Mapping[str, str], has_users: bool) -> OwnFilesystem:
+    def of(
+        cls, config: PipelineConfig, site: Mapping[str, str], users_hdfs: Sequence[str] = ()
+    ) -> OwnFilesystem:
         """That of a server's setting, else ``fs.defaultFS`` in Hadoop's settings.
 
         Args:
             site: as `site_properties`.
-            has_users: requests run as jobs' users, who may name this file system alone.
+            users_hdfs: each HDFS that jobs' users may name, as ``hdfs://AUTHORITY``; none: requests run as
+                no users.
         """
         found = (config.default_fs or site.get("fs.defaultFS", "")).rstrip("/")
         if not found.startswith("hdfs://"):
             return cls("")
+        roots = tuple(f"hdfs://{authority_of(each)}/" for each in users_hdfs)
         tenants = config.tenants.values()
         prefixes = {each for tenant in tenants for each in (*tenant.read_prefixes, *tenant.write_prefixes)}
         # Nobody compares where each may use all, and a name may take seconds to be found.
-        is_compared = has_users or any(
+        is_compared = bool(roots) or any(
             each.startswith(("hdfs:", "/")) and each != ANY_HDFS for each in prefixes
         )
-        return cls(found, other_names(found, site) if is_compared else frozenset())
+        names: dict[str, str] = {}
+        for each in (found, *users_hdfs) if is_compared else ():
+            for name in other_names(each, site):
+                names.setdefault(name, authority_of(each))
+        for each in users_hdfs:
+            names.pop(authority_of(each), None)
+        return cls(found, names, roots)
 
     @property
     def normalised(self) -> Callable[[str], str]:

@@ -92,7 +92,7 @@ class PipelineServer:
         self._cores = CpuIdleLimit(config.wake_latency_us, self.counters.n_requests)
         self._buffers = Buffers()
         site = site_properties(config)
-        filesystem = OwnFilesystem.of(config, site, users is not None)
+        filesystem = OwnFilesystem.of(config, site, users.hdfs if users is not None else ())
         if users is not None:
             store = users.own_store
         store = store or Store(
@@ -114,7 +114,6 @@ class PipelineServer:
             self.counters,
             name,
             self._trace,
-            users is not None,
         )
         self._use = RequestUse(config, store, self.counters)
         self._engine.add_up_use = self._use.add_up

@@ -5,6 +5,9 @@ token with that service's name, in the file that ``HADOOP_TOKEN_FILE_LOCATION`` 
 get name services of their own here, with random names and the addresses of the real NameNodes.  No request
 can name one: a session's store knows the site's services alone (`storage.HdfsServices`).
 
+A job may have a token for each of several services.  Each is proved, and found to count no more, on its own:
+a NameNode that is away, or that refuses its token, closes its own service to the session and no other.
+
 Without a token the native client would take the Kerberos identity of its process.  This process has none
 (`drop_kerberos`), and its own token stands under a random name, too.
 
@@ -28,7 +31,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -69,6 +72,7 @@ _LEAST_LIFE_S = 60.0
 _MAX_PASSWORD_BYTES = 256
 #: Jobs whose tokens are held at once; each has a connection to every service it uses.
 _MAX_CREDENTIALS = 1000
+_TOKEN_CURE = "submit the job with this HDFS among its file systems (mapreduce.job.hdfs-servers)"
 #: Stands for the storage of a session that has ended.
 _CLOSED = Store()
 _CLOSED.close()
@@ -90,6 +94,11 @@ class SiteService:
     addresses: tuple[Address, ...]
     provider: str = ""
 
+    @property
+    def authorities(self) -> tuple[str, ...]:
+        """Its names in URIs."""
+        return self.authority, *(authority_of(str(each)) for each in self.addresses)
+
     def token_names(self) -> frozenset[str]:
         """All names that a token for this service may have, lower case; asks the system for addresses."""
         found = {self.name.lower()} if self.name else set()
@@ -103,12 +112,15 @@ class SiteService:
         return frozenset(found)
 
 
-def site_services(properties: Mapping[str, str], default_fs: str) -> tuple[SiteService, ...]:
+def site_services(
+    properties: Mapping[str, str], default_fs: str, hdfs_servers: Iterable[str] = ()
+) -> tuple[SiteService, ...]:
     """The HDFS services of a site, the default one first.
 
     Args:
         properties: of Hadoop's settings.
         default_fs: what ``hdfs:///`` means.
+        hdfs_servers: others than those of the properties, as ``hdfs://AUTHORITY``.
 
     Raises:
         ConfigError: the default is no HDFS, or a name service has no addresses.
@@ -120,6 +132,11 @@ def site_services(properties: Mapping[str, str], default_fs: str) -> tuple[SiteS
         if any(properties.get(key) for key in keys):
             service = _site_service(properties, name)
             found.setdefault(service.authority, service)
+    for uri in hdfs_servers:
+        service = _site_service(properties, uri.removeprefix("hdfs://").rstrip("/"))
+        known = {address for each in found.values() for address in each.addresses}
+        if known.isdisjoint(service.addresses):
+            found[service.authority] = service
     return tuple(found.values())
 
 
@@ -134,15 +151,13 @@ class UserSession:
 
     Attributes:
         principal: the user, such as ``alice@EXAMPLE.COM``.
-        ends_s: when the user's token ends, in seconds since the epoch.
         store: reads and writes as the user.
-        end: why the token counts no more; None: it may count.
+        end: why no token counts any more; None: one may count.
         credential: the tokens of its job.
     """
 
     def __init__(self, credential: _Credential) -> None:
         self.principal = credential.principal
-        self.ends_s = credential.ends_s
         self.store = credential.store
         self.end: AccelError | None = None
         self.credential = credential
@@ -151,32 +166,97 @@ class UserSession:
         return f"UserSession({self.principal!r})"
 
 
-@dataclass(eq=False)
+class _Given(NamedTuple):
+    """The tokens that a session shows, as far as they can be judged without HDFS.
+
+    Attributes:
+        ends_s: when each ends for good, in seconds since the epoch.
+    """
+
+    principal: str
+    ends_s: Mapping[SiteService, float]
+    tokens: Mapping[SiteService, HdfsToken]
+
+
 class _Credential:
-    """The tokens of one job, which its sessions share.
+    """The tokens of one job, which its sessions share, and the services that they open now.
+
+    Args:
+        given: the tokens.
+        services: of the site.
+        conf_dir: see `UserStorage`.
 
     Attributes:
         tokens: under the names that the native client knows.
+        open_services: that HDFS takes the token of; `store` uses these alone.
+        sessions: whose they are.
         end: why they count no more: no further session gets them; None: they may count.
         login: ends with the first login.
     """
 
-    key: bytes = field(repr=False)
-    principal: str
-    ends_s: float
-    tokens: Mapping[SiteService, Token]
-    store: Store
-    sessions: set[UserSession] = field(default_factory=set)
-    end: AccelError | None = None
-    login: concurrent.futures.Future[None] = field(default_factory=concurrent.futures.Future)
+    def __init__(self, given: _Given, services: Sequence[SiteService], conf_dir: str) -> None:
+        self.key = _key_of(given)
+        self.principal = given.principal
+        self.ends_s = given.ends_s
+        self.sessions: set[UserSession] = set()
+        self.end: AccelError | None = None
+        self.login: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self.open_services: tuple[SiteService, ...] = ()
+        self._names = {service: _random_name() for service in given.tokens}
+        self.tokens = {
+            service: _renamed_token(token, self._names[service]) for service, token in given.tokens.items()
+        }
+        self._urls: dict[str, str] = {}
+        self._refusals: dict[str, StorageError] = {}
+        self._faults: dict[SiteService, AccelError] = {}
+        self._default = services[0]
+        options = _renamed(services, self._names).options
+        self.store = Store(conf_dir, services=HdfsServices(self._urls, options, refusals=self._refusals))
+        for service in services:
+            if service not in self.tokens:
+                missing = f"the job has no token for hdfs://{service.authority}"
+                self._say(service, StorageError(missing, cure=_TOKEN_CURE))
 
+    def __repr__(self) -> str:
+        return f"_Credential({self.principal!r})"
 
-class _Given(NamedTuple):
-    """The tokens that a session shows, as far as they can be judged without HDFS."""
+    @property
+    def unrefused(self) -> tuple[SiteService, ...]:
+        """The services whose tokens may count."""
+        return tuple(
+            each for each in self.tokens if not isinstance(self._faults.get(each), AuthenticationError)
+        )
 
-    principal: str
-    ends_s: float
-    tokens: dict[SiteService, HdfsToken]
+    def url_of(self, service: SiteService) -> str:
+        """The URL of the native client for a service."""
+        return f"hdfs://{self._names[service]}"
+
+    def admit(self, service: SiteService) -> None:
+        """HDFS takes this token."""
+        self._faults.pop(service, None)
+        if service not in self.open_services:
+            self.open_services += (service,)
+        self._urls.update(_urls(service, self._names[service], is_default=service is self._default))
+
+    def shut(self, service: SiteService, error: AccelError) -> None:
+        """This token opens nothing: HDFS refuses it, or has not said yet; then it may be admitted later."""
+        self._faults.pop(service, None)  # the newest are last
+        self._faults[service] = error
+        self.open_services = tuple(each for each in self.open_services if each is not service)
+        for authority in _urls(service, "", is_default=service is self._default):
+            self._urls.pop(authority, None)
+        self._say(
+            service, StorageError(error.message, cure=error.cure, transient=isinstance(error, StorageError))
+        )
+
+    def fault(self, first: type[AccelError]) -> AccelError:
+        """Why no service is open: the newest error of class `first`, or the newest if there is none."""
+        newest = list(reversed(self._faults.values()))
+        return next((each for each in newest if isinstance(each, first)), newest[0])
+
+    def _say(self, service: SiteService, why: StorageError) -> None:
+        for authority in _urls(service, "", is_default=service is self._default):
+            self._refusals[authority] = why
 
 
 class UserStorage:
@@ -192,6 +272,7 @@ class UserStorage:
 
     Attributes:
         own_store: reads and writes as the server itself; no session gets it.
+        hdfs: each HDFS of the site, as ``hdfs://AUTHORITY``.
     """
 
     def __init__(
@@ -206,6 +287,8 @@ class UserStorage:
     ) -> None:
         self._settings = RpcSettings() if settings is None else settings
         self._services = tuple(services)
+        names = (each.name.removeprefix("ha-hdfs:") or each.authority for each in services)
+        self.hdfs = tuple(f"hdfs://{name}" for name in names)
         self._conf_dir = conf_dir
         self._lock = threading.Lock()
         self._names: dict[SiteService, frozenset[str]] = {}
@@ -236,7 +319,8 @@ class UserStorage:
             raise ConfigError(
                 f"{AUTHENTICATION_KEY} in {conf_dir or 'no folder'} is not kerberos: HDFS believes any name"
             )
-        services = site_services(properties, config.default_fs or properties.get("fs.defaultFS", ""))
+        default_fs = config.default_fs or properties.get("fs.defaultFS", "")
+        services = site_services(properties, default_fs, config.hdfs_servers)
         drop_kerberos(environ)
         own_token_file = environ.get(TOKEN_FILE_VARIABLE, "")
         return cls(
@@ -251,15 +335,18 @@ class UserStorage:
     def open(self, tokens: Sequence[HdfsToken]) -> UserSession:
         """Log in to HDFS with the tokens of a job, once for all its sessions at a time; may wait for it.
 
+        The session has the services that take their tokens, at least one; `find_ended` tries those again that
+        did not answer.
+
         Args:
             tokens: all of one owner; those for other file systems than the site's are not used.
 
         Raises:
-            AuthenticationError: a token is none, belongs to somebody else, or counts no more.
+            AuthenticationError: a token is none, or belongs to somebody else; or none counts.
             StorageError: HDFS does not answer.
         """
         given = _judged(tokens, self._names_of_services())
-        fresh = self._credential_of(given)
+        fresh = _Credential(given, self._services, self._conf_dir)
         with self._lock:
             credential = self._credentials.get(fresh.key)
             if credential is not None and credential.end is None:
@@ -276,25 +363,17 @@ class UserStorage:
         under_way.login.result()  # its error is ours
         return self.open(tokens)
 
-    def _credential_of(self, given: _Given) -> _Credential:
-        names = {service: _random_name() for service in given.tokens}
-        services = _renamed(self._services, names)
-        return _Credential(
-            _key_of(given),
-            given.principal,
-            given.ends_s,
-            {service: _renamed_token(token, names[service]) for service, token in given.tokens.items()},
-            Store(self._conf_dir, services=services),
-        )
-
     def _log_in(self, credential: _Credential) -> UserSession:
         try:
-            error = self._refusal(credential)
-            if error is not None:
-                raise error
+            self._prove_all(credential, set())
             self._write_tokens()
-            for service in credential.tokens:
-                credential.store.exists(f"hdfs://{service.authority}/")
+            for service in credential.open_services:
+                try:
+                    credential.store.exists(f"hdfs://{service.authority}/")
+                except StorageError as error:
+                    self._shut(credential, service, error)
+            if not credential.open_services:
+                raise credential.fault(StorageError)  # trying again may help
         except BaseException as failure:
             with self._lock:
                 del self._logins[credential.key]
@@ -327,27 +406,26 @@ class UserStorage:
     def find_ended(self) -> Sequence[UserSession]:
         """The sessions whose tokens count no more; may wait for HDFS, which is asked once for each job.
 
-        Their `end` says why.  A token stays while HDFS does not answer.
+        Their `end` says why.  A token stays while HDFS does not answer; one that was not proved yet is tried
+        again.
         """
         self._read_own_tokens()
         self._write_tokens()
         with self._lock:
             credentials = list(self._credentials.values())
         found = []
+        silent: set[SiteService] = set()
         for credential in credentials:
-            try:
-                error = credential.end or self._end_of(credential)
-            except StorageError as unknown:
-                logger.warning("whether the token of %s still counts: %s", credential.principal, unknown)
-                break  # the others would wait as long
-            if error is None:
-                continue
+            if credential.end is None:
+                self._prove_all(credential, silent)
             with self._lock:
-                credential.end = error
-                sessions = list(credential.sessions)
+                if not credential.open_services:
+                    credential.end = credential.end or credential.fault(AuthenticationError)
+                sessions = list(credential.sessions) if credential.end is not None else []
             for session in sessions:
-                session.end = error
+                session.end = credential.end
             found += sessions
+        self._write_tokens()
         return found
 
     def close_all(self) -> None:
@@ -361,41 +439,54 @@ class UserStorage:
             del self._environ[TOKEN_FILE_VARIABLE]
         self._memory.close()
 
-    def _end_of(self, credential: _Credential) -> AccelError | None:
-        """Why a job's tokens count no more, by a new login; None: they count.
-
-        Raises:
-            StorageError: HDFS does not say.
-        """
-        if credential.ends_s <= time.time() + _LEAST_LIFE_S:
-            return _ended(credential.principal, credential.ends_s)
-        return self._refusal(credential)
-
-    def _refusal(self, credential: _Credential) -> AuthenticationError | None:
-        """Why HDFS does not take a job's tokens, by a login to each service; None: it does.
+    def _prove_all(self, credential: _Credential, silent: set[SiteService]) -> None:
+        """Find which of a job's tokens count now, by a login to each service.
 
         The native client is not asked: it goes on without a login where a server in the NameNode's place
         asks for none.
 
-        Raises:
-            StorageError: HDFS does not answer, or not as it should.
+        Args:
+            silent: services that are not asked, as they have not answered; those that do not now are added.
         """
+        services = [each for each in credential.unrefused if each not in silent]
 
-        async def log_in() -> None:
-            for service, token in credential.tokens.items():
-                await _prove(service, token, self._settings)
+        async def log_in() -> list[AccelError | None]:
+            return await asyncio.gather(*(self._refusal(credential, each) for each in services))
 
+        for service, error in zip(services, asyncio.run(log_in()), strict=True):
+            if error is None:
+                with self._lock:
+                    credential.admit(service)
+                continue
+            if not isinstance(error, AuthenticationError):
+                silent.add(service)
+                if service in credential.open_services:
+                    logger.warning("whether the token of %s still counts: %s", credential.principal, error)
+                    continue
+            self._shut(credential, service, error)
+
+    def _shut(self, credential: _Credential, service: SiteService, error: AccelError) -> None:
+        logger.warning("%s cannot use %s: %s", credential.principal, service.authority, error.message)
+        with self._lock:
+            credential.shut(service, error)
+        credential.store.disconnect(credential.url_of(service))
+
+    async def _refusal(self, credential: _Credential, service: SiteService) -> AccelError | None:
+        """Why a job's token opens a service not now; None: it does."""
+        principal, ends_s = credential.principal, credential.ends_s[service]
+        if ends_s <= time.time() + _LEAST_LIFE_S:
+            return _ended(principal, ends_s)
         try:
-            asyncio.run(log_in())
+            await _prove(service, credential.tokens[service], self._settings)
         except AuthenticationError as error:
-            message = f"HDFS does not accept the token of {credential.principal}: {error.message}"
+            message = f"hdfs://{service.authority} does not accept the token of {principal}: {error.message}"
             return AuthenticationError(message, cure=error.cure)
         except AccelError as error:
-            raise StorageError(
-                f"HDFS does not answer: {error.message}",
+            return StorageError(
+                f"hdfs://{service.authority} does not answer: {error.message}",
                 cure="check that the NameNode is up",
                 transient=error.transient,
-            ) from None
+            )
         return None
 
     def _names_of_services(self) -> dict[SiteService, frozenset[str]]:
@@ -423,9 +514,8 @@ class UserStorage:
     def _write_tokens(self) -> None:
         with self._lock:
             held = [*self._credentials.values(), *self._logins.values()]
-            self._memory.write(
-                [*self._own.renamed, *(token for each in held for token in each.tokens.values())]
-            )
+            used = [each.tokens[service] for each in held for service in each.open_services]
+            self._memory.write([*self._own.renamed, *used])
 
 
 def drop_kerberos(environ: MutableMapping[str, str]) -> None:
@@ -548,12 +638,11 @@ def _judged(tokens: Sequence[HdfsToken], names: Mapping[SiteService, frozenset[s
         here = ", ".join(sorted({each.name or str(each.addresses[0]) for each in names}))
         raise AuthenticationError(
             f"the HDFS tokens of {shown(principal)} are for {there}, and this server reads and writes {here}",
-            cure="submit the job with this HDFS among its file systems (mapreduce.job.hdfs-servers)",
+            cure=_TOKEN_CURE,
         )
-    given = _Given(principal, min(ends_s.values()), used)
-    if given.ends_s <= time.time() + _LEAST_LIFE_S:
-        raise _ended(principal, given.ends_s)
-    return given
+    if (last_s := max(ends_s.values())) <= time.time() + _LEAST_LIFE_S:
+        raise _ended(principal, last_s)
+    return _Given(principal, ends_s, used)
 
 
 def _ended(principal: str, ends_s: float) -> AuthenticationError:
@@ -606,16 +695,18 @@ def _renamed_token(token: HdfsToken, name: str) -> Token:
     return Token(token.identifier, token.password, HDFS_DELEGATION_KIND, f"ha-hdfs:{name}")
 
 
+def _urls(service: SiteService, name: str, *, is_default: bool) -> dict[str, str]:
+    """The URL of the native client by that name, for each authority that URIs may call a service."""
+    return dict.fromkeys((*service.authorities, *([""] if is_default else [])), f"hdfs://{name}")
+
+
 def _renamed(
     site: Sequence[SiteService], names: Mapping[SiteService, str], *, allows_files: bool = False
 ) -> HdfsServices:
     """The site's services under other names; those without one cannot be used."""
     urls, options = {}, {AUTHENTICATION_KEY: "kerberos"}
     for service, name in names.items():
-        for authority in (service.authority, *(authority_of(str(each)) for each in service.addresses)):
-            urls[authority] = f"hdfs://{name}"
-        if service is site[0]:
-            urls[""] = f"hdfs://{name}"
+        urls.update(_urls(service, name, is_default=service is site[0]))
         ids = [f"nn{number}" for number in range(len(service.addresses))]
         options[f"dfs.ha.namenodes.{name}"] = ",".join(ids)
         for each, address in zip(ids, service.addresses, strict=True):

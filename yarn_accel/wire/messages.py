@@ -83,7 +83,7 @@ MAX_KEY_BYTES = 240
 #: The largest id, token or segment.
 MAX_NUMBER = 2**53
 #: Bounds of a `UserTokens`: of the tokens, and of the parts of each.
-MAX_HDFS_TOKENS = 4
+MAX_HDFS_TOKENS = 16
 MAX_IDENTIFIER_BYTES = 4096
 MAX_PASSWORD_BYTES = 256
 MAX_SERVICE_CHARS = 256

@@ -16,7 +16,7 @@ from yarn_accel.adapters.hadoop_rpc.methods import (
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState
 from yarn_accel.client.writable import encode_number
 from yarn_accel.errors import AccelError, ConfigError
-from yarn_accel.hadoop.delegation import ApplicationTokens, ending, renewing
+from yarn_accel.hadoop.delegation import EXCLUDED_PROPERTY, ApplicationTokens, delegate, ending, renewing
 from yarn_accel.hadoop.rm_client import RmClient, mapper_environment
 
 ENDS_S = 1_800_000_000
@@ -116,6 +116,33 @@ async def test_each_further_hdfs_gives_a_token_that_goes_back_to_it(ticket, keyt
             with pytest.raises(AccelError, match=re.escape(str(other.address))):
                 await client.tokens(manager, ("hdfs://ns2",))
             assert sorted(cancelled) == ["nn", "rm"], "what was given is of no use then"
+
+
+async def test_the_resourcemanager_prolongs_no_token_of_an_excluded_hdfs(ticket, keytabs, tmp_path):
+    """It would fail to log in there, and refuse the application; so that token ends after a day."""
+    asked = []
+    async with (
+        service("rm", keytabs, asked) as rm,
+        service("nn", keytabs, asked) as nn,
+        service("nn", keytabs, asked) as other,
+    ):
+        changes = {
+            "dfs.ha.namenodes.ns2": "a",
+            "dfs.namenode.rpc-address.ns2.a": str(other.address),
+            EXCLUDED_PROPERTY: "ns3, ns2",
+        }
+        client = RmClient.load(secure(tmp_path, rm.address, nn.address, **changes))
+        renewer = f"rm/m.test@{REALM}"
+        async with client.manager() as manager:
+            given = await client.tokens(manager, ["hdfs://ns2"])
+            assert [name for _, name in asked] == [renewer, renewer, ""]
+            assert given.excluded == ("ha-hdfs:ns2",)
+            assert given.ends_s == given.issued_s + 86_400
+            asked.clear()
+            site, login, settings = client.site, client.kerberos, client._settings()
+            given = await delegate(site, manager, login, settings, "alice", ["hdfs://ns2"])
+            assert [name for _, name in asked] == ["alice"] * 3, "a master with a keytab prolongs all"
+            assert given.ends_s == ENDS_S
 
 
 async def test_tokens_of_an_application_that_never_runs_are_cancelled(ticket, keytabs, tmp_path):

@@ -110,6 +110,14 @@ def test_a_server_gets_the_default_filesystem_unless_it_is_set(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("pipeline", "expected"), [({}, ["hdfs://ns2"]), ({"hdfs_servers": ["hdfs://ns3"]}, ["hdfs://ns3"])]
+)
+def test_jobs_users_may_name_what_the_application_has_tokens_for(tmp_path, pipeline, expected):
+    server = server_document(config(tmp_path, pipeline=pipeline), servers=("hdfs://ns2",))["server"]
+    assert server["hdfs_servers"] == expected
+
+
+@pytest.mark.parametrize(
     ("here", "found"), [("hdfs://10.0.0.1:8020", "hdfs://10.0.0.1:8020"), ("file:///", "")]
 )
 def test_masters_and_workers_get_hdfs_as_it_is_known_here(tmp_path, here, found):

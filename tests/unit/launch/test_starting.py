@@ -266,7 +266,8 @@ def test_a_start_asks_each_hdfs_that_settings_name_for_a_token(scene, monkeypatc
 
     async def tokens(_, manager, hdfs_servers):
         asked.extend(hdfs_servers)
-        return ApplicationTokens({"nn2": token}, names={"nn2:8020": token.service})
+        names = {"nn2:8020": token.service}
+        return ApplicationTokens({"nn2": token}, ends_s=2e9, names=names, excluded=("ha-hdfs:ns2",))
 
     monkeypatch.setattr(FakeRmClient, "tokens", tokens)
     properties = {
@@ -279,6 +280,7 @@ def test_a_start_asks_each_hdfs_that_settings_name_for_a_token(scene, monkeypatc
     scene.set(pipeline={"tenants": tenants}, kerberos={"hdfs_servers": ["hdfs://nn2"]})
     scene.started()
     assert asked == ["hdfs://nn2", "hdfs://nn3:9000", "hdfs://ns2"]
+    assert scene.has_said("does not prolong the token of ha-hdfs:ns2: mapreduce.")
     (submission,) = scene.yarn.submitted
     assert read_token_file(submission.launch.credentials).tokens["nn2"] == token
     (kept,) = retained_applications()

@@ -25,6 +25,12 @@ def uri(tmp_path):
     return f"file://{tmp_path}/application/tokens"
 
 
+def test_the_token_that_lives_shortest_says_how_often_it_looks(place):
+    short = hdfs_token(ends_ms=1_700_000_600_000)
+    place.write_bytes(write_token_file(TokenFile({**FIRST.tokens, "ns2": short})))
+    assert interval_s(place) == 30.0
+
+
 def test_it_takes_newer_tokens_over_once_and_older_ones_never(place, uri):
     assert interval_s(place) == 300.0
     assert not look(uri, place), "the master has written none yet"

@@ -36,9 +36,10 @@ INVALID = "org.apache.hadoop.security.token.SecretManager$InvalidToken"
 OLD_RM = Token(b"first", b"p", "RM_DELEGATION_TOKEN", "rm")
 
 
-def hdfs_token(issued_s, password=b"p"):
-    texts = b"".join(encode_number(len(each)) + each for each in (b"alice@" + REALM.encode(), b"alice", b""))
-    numbers = [int(issued_s * 1000), int((issued_s + 7 * DAY_S) * 1000), 7, 2]
+def hdfs_token(issued_s, password=b"p", days=7, renewer=b"rm"):
+    names = (b"alice@" + REALM.encode(), renewer, b"")
+    texts = b"".join(encode_number(len(each)) + each for each in names)
+    numbers = [int(issued_s * 1000), int((issued_s + days * DAY_S) * 1000), 7, 2]
     identifier = b"\0" + texts + b"".join(map(encode_number, numbers))
     return Token(identifier, password, "HDFS_DELEGATION_TOKEN", "")
 
@@ -171,6 +172,28 @@ async def test_the_first_tokens_serve_until_seven_tenths_of_their_life(scene):
     ]
     agent = read_token_file(scene.credentials.of_container("agent", "w1"))
     assert agent.of_kind("RM_DELEGATION_TOKEN").password == b"of 1"
+
+
+@pytest.mark.parametrize(
+    ("second", "due_after_days"),
+    [({"days": 2}, 1.5), ({"days": 9}, 5.0), ({"renewer": b""}, 0.0)],
+    ids=["shorter", "longer", "prolonged by nobody"],
+)
+async def test_the_first_token_of_several_hdfs_to_end_says_when(scene, second, due_after_days):
+    scene.credentials = MasterCredentials(
+        OLD_RM,
+        b"c" * 32,
+        delegation=OLD_RM,
+        hdfs={"nn": hdfs_token(BEGIN_S), "ns2": hdfs_token(BEGIN_S, **second)},
+    )
+    async with scene.renewal() as renewal:
+        if due_after_days:
+            scene.now_s = BEGIN_S + (due_after_days - 0.2) * DAY_S
+            await renewal.step()
+            assert not scene.asked
+        scene.now_s = BEGIN_S + due_after_days * DAY_S
+        await renewal.step()
+    assert scene.asked["nn gives"] == 1
 
 
 async def test_own_tokens_are_prolonged_every_day_and_replaced_after_five(scene):

@@ -26,7 +26,7 @@ from yarn_accel.errors import (
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.job_users import AuthToLocal, storage_of_users
 from yarn_accel.pipeline.server import PipelineServer
-from yarn_accel.pipeline.user_storage import UserStorage
+from yarn_accel.pipeline.user_storage import UserStorage, site_services
 from yarn_accel.users import shares_uid
 from yarn_accel.wire.credential import issue
 
@@ -148,12 +148,16 @@ MASTER = bytes(range(32))
 def connect(tmp_path, monkeypatch, namenode, users):
     """A function that connects a client of a tenant, which has this token."""
     monkeypatch.setattr("yarn_accel.pipeline.server.TOKEN_CHECK_S", 0.1)
+    with serving(tmp_path, f"hdfs://localhost:{namenode.port}", users) as connect:
+        yield connect
+
+
+@contextlib.contextmanager
+def serving(tmp_path, default_fs, users):
+    """A server; the function connects a client of a tenant, which has these tokens."""
     conf = tmp_path / "conf"
     conf.mkdir()
-    values = {
-        "fs.defaultFS": f"hdfs://localhost:{namenode.port}",
-        "dfs.namenode.kerberos.principal": "nn/_HOST@R",
-    }
+    values = {"fs.defaultFS": default_fs, "dfs.namenode.kerberos.principal": "nn/_HOST@R"}
     rows = [f"<property><name>{key}</name><value>{value}</value></property>" for key, value in values.items()]
     (conf / "core-site.xml").write_text(f"<configuration>{''.join(rows)}</configuration>")
     path = str(tmp_path / "socket")
@@ -163,17 +167,19 @@ def connect(tmp_path, monkeypatch, namenode, users):
     server.start()
     clients = []
 
-    def connect(tenant, token):
+    def connect(tenant, *tokens):
         credential = issue(MASTER, tenant, int(time.time()) + 3600, "k1")
-        job_user = JobUser((token,), "", os.geteuid())
+        job_user = JobUser(tokens, "", os.geteuid())
         clients.append(Client(Endpoint("w1", "", 0, path), credential, job_user=job_user))
         clients[-1].connect()
         return clients[-1]
 
-    yield connect
-    for client in clients:
-        client.close()
-    server.close()
+    try:
+        yield connect
+    finally:
+        for client in clients:
+            client.close()
+        server.close()
 
 
 def two_users(connect, namenode):
@@ -181,6 +187,26 @@ def two_users(connect, namenode):
     names = ("alice", "bob")
     tokens = {name: issued(namenode, f"{name}@R", number=number) for number, name in enumerate(names)}
     return tokens, *(connect(name, tokens[name]) for name in names)
+
+
+def test_a_job_reaches_each_hdfs_that_the_settings_name_and_no_other(start, tmp_path, monkeypatch):
+    """What is no file system of the settings is not connected."""
+    first, second, other = start(), start(), start()
+    site, more = f"hdfs://localhost:{first.port}", f"hdfs://localhost:{second.port}"
+    users = UserStorage(site_services({}, site, [more]))
+    with serving(tmp_path, site, users) as connect:
+        alice = connect(
+            "alice", *(issued(each, number=number) for number, each in enumerate((first, second)))
+        )
+        bob = connect("bob", issued(second, "bob@R"))
+        for uri in ("hdfs:///", f"{site}/", f"{more}/", f"hdfs://LOCALHOST:{second.port}/"):
+            assert "there is no such file" in outcome(alice, f"{uri}user/alice/x")
+            assert "permission denied" in outcome(alice, f"{uri}user/bob/x")
+        assert "there is no such file" in outcome(bob, f"{more}/user/bob/x")
+        assert f"no token for hdfs://localhost:{first.port}" in outcome(bob, "hdfs:///user/bob/x")
+        for each in (f"hdfs://localhost:{other.port}/user/alice/x", "hdfs://u-bob/x", "file:///etc/hostname"):
+            assert outcome(alice, each).startswith("forbidden-uri")
+    assert not other.streams
 
 
 def outcome(client, uri):

@@ -15,7 +15,7 @@ from tests.fixtures.secret_search import SecretSearch
 from tests.fixtures.user_storage_server import running_server
 from tests.fixtures.waiting import until
 from tests.unit.adapters.hadoop_rpc.fake_hadoop import INVALID_TOKEN, Refusal
-from tests.unit.pipeline.token_namenode import FAR_S, identifier, issued
+from tests.unit.pipeline.token_namenode import identifier, issued
 from yarn_accel.adapters.hadoop_rpc import Address, Token, TokenFile, write_token_file
 from yarn_accel.adapters.hadoop_rpc.kerberos import AUTHENTICATION_KEY
 from yarn_accel.adapters.hadoop_rpc.sasl import SaslAuth
@@ -32,7 +32,7 @@ def tokens_in_memory():
 
 def test_each_user_gets_his_own_and_no_other(namenode, users):
     alice, bob = (users.open([issued(namenode, f"{name}@R")]) for name in ("alice", "bob"))
-    assert (alice.principal, alice.ends_s, repr(alice)) == ("alice@R", FAR_S, "UserSession('alice@R')")
+    assert (alice.principal, repr(alice)) == ("alice@R", "UserSession('alice@R')")
     for own, other in ((alice, "bob"), (bob, "alice")):
         assert not own.store.exists(f"hdfs:///user/{own.principal[:-2]}/x")
         with pytest.raises(StorageError, match="permission denied"):
@@ -81,10 +81,98 @@ def test_a_token_for_one_service_of_a_site_opens_that_one_alone(start):
     session = users.open([issued(second), issued(start(), number=8)])
     assert not session.store.exists("hdfs://ns2/user/alice/x")
     for uri in ("hdfs:///user/alice/x", f"hdfs://localhost:{first.port}/user/alice/x"):
-        with pytest.raises(StorageError, match=r"only hdfs://.*ns2 can be used here"):
+        with pytest.raises(StorageError, match=f"the job has no token for hdfs://localhost:{first.port}"):
             session.store.exists(uri)
     assert not first.streams
     users.close_all()
+
+
+@pytest.fixture
+def two(start):
+    """Two NameNodes of a site, of which settings name the second one, and the storage of users."""
+    first, second = start(), start()
+    roots = [f"hdfs://localhost:{each.port}" for each in (first, second)]
+    users = UserStorage(site_services({}, roots[0], roots))
+    yield first, second, users
+    users.close_all()
+
+
+def tokens_of(namenodes, owner="alice@R"):
+    return [issued(each, owner, number=number) for number, each in enumerate(namenodes)]
+
+
+def is_there(session, namenode, user="alice"):
+    return session.store.exists(f"hdfs://localhost:{namenode.port}/user/{user}/x")
+
+
+def test_a_job_with_two_tokens_reaches_two_services_each_by_its_own(two):
+    first, second, users = two
+    alice, bob = (users.open(tokens_of((first, second), f"{name}@R")) for name in ("alice", "bob"))
+    assert len(set(re.findall(rb"ha-hdfs:(u-[0-9a-f]{32})", tokens_in_memory()))) == 4
+    assert users.hdfs == tuple(f"hdfs://localhost:{each.port}" for each in (first, second))
+    for each in (first, second):
+        assert not is_there(alice, each)
+        assert not is_there(bob, each, "bob")
+        with pytest.raises(StorageError, match="permission denied"):
+            is_there(alice, each, "bob")
+        until(lambda each=each: each.n_connections == 2)
+    users.close(alice)
+    for each in (first, second):
+        until(lambda each=each: each.n_connections == 1)
+    assert not is_there(bob, second, "bob")
+
+
+def test_tokens_of_two_services_must_be_of_one_owner(two):
+    first, second, users = two
+    with pytest.raises(AuthenticationError, match="of one owner: alice@R, bob@R"):
+        users.open([issued(first), issued(second, "bob@R")])
+    assert not first.users + second.users
+
+
+@pytest.mark.parametrize("fault", ["forged", "over", "cancelled"])
+def test_a_token_that_counts_not_closes_its_own_service_alone(two, fault):
+    first, second, users = two
+    tokens = tokens_of((first, second))
+    if fault == "forged":
+        tokens[1] = HdfsToken(tokens[1].identifier, b"guessed", tokens[1].service)
+    elif fault == "over":
+        tokens[1] = issued(second, number=1, ends_s=1_700_000_000)
+    session = users.open(tokens)
+    if fault == "cancelled":
+        assert not is_there(session, second)
+        until(lambda: second.n_connections == 1)
+        second.tokens.clear()
+        assert users.find_ended() == []
+        until(lambda: not second.n_connections)
+    n_before = len(second.streams)
+    with pytest.raises(StorageError, match=r"ends at 2023|does not accept the token of alice@R") as caught:
+        is_there(session, second)
+    assert not caught.value.transient
+    assert not is_there(session, first)
+    assert users.find_ended() == []
+    assert len(second.streams) == n_before, "nobody asks again"
+    assert len(set(re.findall(rb"ha-hdfs:(u-[0-9a-f]{32})", tokens_in_memory()))) == 1
+    first.tokens.clear()
+    assert users.find_ended() == [session]
+    assert "does not accept the token of alice@R" in str(session.end)
+
+
+def test_a_service_that_is_away_keeps_nobody_from_the_other(two):
+    first, second, users = two
+    second.run(second.vanish())
+    alice, bob = (users.open(tokens_of((first, second), f"{name}@R")) for name in ("alice", "bob"))
+    with pytest.raises(StorageError, match="does not answer") as caught:
+        is_there(alice, second)
+    assert caught.value.transient
+    assert not is_there(alice, first)
+    first.tokens.pop(0)
+    assert users.find_ended() == [alice]
+    second.run(second.listen())
+    assert users.find_ended() == [alice]
+    assert not is_there(bob, second, "bob")
+    second.run(second.vanish())
+    assert users.find_ended() == [alice]
+    assert not is_there(bob, first, "bob")
 
 
 def test_the_sessions_of_a_job_share_a_login_and_the_last_one_ends_it(namenode, users):

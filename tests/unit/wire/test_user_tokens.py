@@ -83,7 +83,7 @@ def test_the_frames_stay_what_they_are(make_pair, who, message):
         {"tokens": [{"identifier": "U0VDUkVU", "password": ["U0VDUkVU"], "service": ""}]},
         {"tokens": [{"identifier": "U0VDUkVU" * 683, "password": "U0VDUkVU", "service": ""}]},
         {"tokens": [{"identifier": "U0VDUkVU", "password": "U0VDUkVU" * 43, "service": ""}]},
-        {"tokens": [{"identifier": "U0VDUkVU", "password": "U0VDUkVU", "service": ""}] * 5},
+        {"tokens": [{"identifier": "U0VDUkVU", "password": "U0VDUkVU", "service": ""}] * 17},
         {"tokens": [{"identifier": "U0VDUkVU", "password": "U0VDUkVU"}]},
         {"application": "application_1"},
         {"application": "U0VDUkVU" * 100},
