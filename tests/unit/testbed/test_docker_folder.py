@@ -7,6 +7,7 @@ import os
 import re
 import runpy
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def test_no_service_has_the_machine(path: Path):
             assert key not in service, name
         for volume in service.get("volumes", ()):
             assert "docker.sock" not in str(volume), name
-            assert not str(volume).startswith("/"), name
+            assert not re.match("/[^:]*:", str(volume)), f"{name} sees a folder of this machine"
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
@@ -47,6 +48,10 @@ def test_every_service_drops_what_it_has(name: str):
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["init"] is True
+    assert service["read_only"] == "${READ_ONLY:-true}"
+    assert {place.partition(":")[0] for place in service["tmpfs"]} >= {"/tmp", "/run", "/home/accel"}
+    assert service["mem_limit"] == "${NODE_MEMORY:-4g}"
+    assert service["pids_limit"] == "${NODE_PROCESSES:-4096}"
     assert re.fullmatch(r"true\$\{COMPOSE_1:\+[^}]*\}", service["labels"]["yarn-accel.compose"])
     # Whoever holds that name at a registry must not get to run here.
     assert service["pull_policy"] == "never"
@@ -76,11 +81,31 @@ def test_ports_are_published_on_the_loopback_alone():
 
 def test_all_workers_are_alike_and_known_to_the_master():
     workers = sorted(name for name in ALL if re.fullmatch(r"w\d+", name))
-    assert f"--nodes={len(workers)}" in ALL["master"]["command"]
+    assert f"--nodes=${{NODES:-{len(workers)}}}" in ALL["master"]["command"]
     for number, name in enumerate(workers, start=2):
         assert ALL[name]["hostname"] == name
         assert name in ALL[name]["command"]
         assert ALL[name]["networks"]["hadoop"]["ipv4_address"] == f"10.231.${{SUBNET:-200}}.{number}"
+
+
+def test_more_workers_are_like_the_fourth_and_known_to_all():
+    done = ran([sys.executable, str(DOCKER / "more_workers.py"), "6"])
+    assert done.returncode == 0, done.stderr
+    more = yaml.safe_load(done.stdout)["services"]
+    assert set(more) == {"master", "client", *(f"w{number}" for number in range(1, 7))}
+    hosts = ["w5:10.231.${SUBNET:-200}.6", "w6:10.231.${SUBNET:-200}.7"]
+    assert all(service["extra_hosts"] == hosts for service in more.values())
+    for name, number in (("w5", 6), ("w6", 7)):
+        assert more[name]["extends"] == {"file": "compose.yaml", "service": "w4"}
+        assert more[name]["hostname"] == name
+        assert more[name]["command"] == [*ALL["w4"]["command"][:3], name, *ALL["w4"]["command"][4:]]
+        assert more[name]["networks"]["hadoop"]["ipv4_address"] == f"10.231.${{SUBNET:-200}}.{number}"
+
+
+@pytest.mark.parametrize("words", [[], ["4"], ["121"], ["many"]])
+def test_a_wrong_number_of_workers_is_one_line(words: list[str]):
+    done = ran([sys.executable, str(DOCKER / "more_workers.py"), *words])
+    assert (done.returncode, done.stderr) == (1, "usage: docker/more_workers.py WORKERS, 5 to 120\n")
 
 
 def test_the_images_name_no_host_and_end_as_an_ordinary_user():
