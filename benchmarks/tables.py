@@ -1,6 +1,6 @@
-"""``python -m benchmarks.tables [NAME]``: the tables of docs/benchmarks.md, from the files of results.
+"""``python -m benchmarks.tables [NAME]``: the tables of docs/benchmarks*.md, from the files of results.
 
-With ``--write`` the page gets what its commands print now. A test compares the two.
+With ``--write`` the pages get what their commands print now. A test compares the two.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks import RESULTS, ROOT
 from benchmarks.papers.hdas_live.runs import MODES
 
-_PAGE = ROOT / "docs" / "benchmarks.md"
+_PAGES = sorted((ROOT / "docs").glob("benchmarks*.md"))
 _SIZES = ("64 KiB", "1 MiB", "8 MiB", "50 MiB")
 _TCP = {
     "ours tcp none": "ours",
@@ -343,9 +343,10 @@ def rewritten(page: str) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the tables named, all without a name, or write them into the page; the exit code."""
+    """Print the tables named, all without a name, or write them into the pages; the exit code."""
     if list(words) == ["--write"]:
-        _PAGE.write_text(rewritten(_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        for page in _PAGES:
+            page.write_text(rewritten(page.read_text(encoding="utf-8")), encoding="utf-8")
         return 0
     unknown = [word for word in words if word not in TABLES]
     if unknown:

@@ -60,7 +60,7 @@ def _commands(
 
 
 def settings_page(title: str, intro: str, parts: Mapping[str, tuple[str, type[BaseModel]]]) -> str:
-    """The keys of settings files.
+    """Every key of settings files with its default and meaning.
 
     Args:
         parts: heading -> where these keys stand, and their model.
@@ -71,6 +71,19 @@ def settings_page(title: str, intro: str, parts: Mapping[str, tuple[str, type[Ba
         lines += _rows(model, "")
         lines.append("")
     return "\n".join(lines)
+
+
+def _reload_section(at_once: Iterable[str], model: type[BaseModel]) -> str:
+    """Which keys count after a reload, and which after a restart."""
+    now, later = (
+        ", ".join(f"`{name}`" for name in sorted(names))
+        for names in (set(at_once), set(model.model_fields) - set(at_once))
+    )
+    return (
+        "\n## Reload and restart\n\n"
+        f"After `systemctl reload torque-sched`, from the next cycle on: {now}.\n\n"
+        f"After a restart: {later}.\n"
+    )
 
 
 def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
@@ -141,6 +154,7 @@ def pages() -> dict[str, Callable[[], str]]:
     """The pages that are made from the code: name -> what makes it."""
     from torque_sched import cli as torque_cli
     from torque_sched.daemon.config import Config
+    from torque_sched.daemon.startup import AT_ONCE
     from torque_sched.grid.site.config import SiteConfig
     from yarn_accel import cli as yarn_cli
     from yarn_accel.launch.config import LaunchConfig
@@ -170,7 +184,9 @@ def pages() -> dict[str, Callable[[], str]]:
         "reference-yarn-accel.md": lambda: commands_page(yarn_cli.root, "yarn-accel"),
         "reference-torque-sched.md": lambda: commands_page(torque_cli.main, "torque-sched"),
         "reference-settings-yarn.md": lambda: settings_page("Settings of yarn-accel", intro, yarn),
-        "reference-settings-torque.md": lambda: settings_page("Settings of torque-sched", intro, torque),
+        "reference-settings-torque.md": lambda: (
+            settings_page("Settings of torque-sched", intro, torque) + _reload_section(AT_ONCE, Config)
+        ),
         "reference-metrics.md": metrics_page,
     }
 
@@ -224,7 +240,7 @@ def _resolved(folder: Path, target: str) -> Path:
 
 
 def _is_page(path: Path) -> bool:
-    return path.parent == ROOT / "docs"
+    return ROOT / "docs" in path.parents
 
 
 def _relinked(markdown: str, page: Path) -> str:
@@ -240,7 +256,8 @@ def _relinked(markdown: str, page: Path) -> str:
         path = _resolved(folder, target)
         if not path.is_file() or (not _is_page(path) and path not in _linked_files()):
             return text.strip("[]")
-        in_site = Path(path.name) if _is_page(path) else Path("repository") / path.relative_to(ROOT)
+        is_page = _is_page(path)
+        in_site = path.relative_to(ROOT / "docs") if is_page else "repository" / path.relative_to(ROOT)
         return f"{text}({os.path.relpath(in_site, page.parent)}{'#' if anchor else ''}{anchor})"
 
     parts, end = [], 0

@@ -19,7 +19,7 @@ REGISTERS_OF_A_THREAD, REGISTERS_OF_A_BLOCK, SHARED_BYTES = 255, 65536, 48 << 10
 """What every one of them gives a kernel that asks for nothing special."""
 REGISTERS_TOGETHER = 8
 """They are given to threads in eights."""
-DOCUMENTATION = Path(__file__).parent.parent.parent / "docs/gpu.md"
+DOCUMENTATION = Path(__file__).parent.parent.parent / "docs/gpu-checks.md"
 TEXTS = (cuda_source.IMAGES, cuda_source.HOUSEHOLDER, cuda_source.MATRICES)
 THREADS = dict(
     zip(
@@ -163,4 +163,4 @@ def test_the_documentation_has_these_figures(shipped):
             lines.append(f"| `{name}`{real} | {THREADS[text]} | {shared:,} | {registers} |")
     lines[2:] = sorted(lines[2:])
     table = "\n".join(lines)
-    assert table in DOCUMENTATION.read_text(encoding="utf-8"), f"docs/gpu.md should have\n{table}"
+    assert table in DOCUMENTATION.read_text(encoding="utf-8"), f"docs/gpu-checks.md should have\n{table}"

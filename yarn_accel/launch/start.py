@@ -219,7 +219,7 @@ async def _submit(
     if config.kerberos.keytab:
         report(f"note: the master renews the application's tokens as {config.kerberos.principal}, by keytab")
         if why := missing_privileges(rm_client.site.properties):
-            report(f"note: {why} (docs/hadoop.md#kerberos-for-weeks)")
+            report(f"note: {why} (docs/hadoop-kerberos.md#kerberos-for-weeks)")
     elif sentence := ending(ends_s):
         report(f"note: the application {sentence}")
         if delegated.excluded:

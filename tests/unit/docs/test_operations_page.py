@@ -1,4 +1,4 @@
-"""docs/operations.md says of every operation what the registry says."""
+"""docs/operations*.md say of every operation what the registry says."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,8 @@ from yarn_accel.operations import OPERATIONS, get, registry
 from yarn_accel.operations.checks import COMPLEX, NEAREST, REAL
 from yarn_accel.wire import ITEM_BYTES, TensorSpec
 
-PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGES = sorted((Path(__file__).parents[3] / "docs").glob("operations*.md"))
+PAGE = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 OWN = [name for name, entry in registry.OPERATIONS.items() if entry.run.__module__.startswith("yarn_accel.")]
 COMMON = {"compute", "reply"}
 OF_IMAGES = {"max_pixels", "root"}

@@ -11,6 +11,8 @@ import pytest
 
 from docs.reference import github_anchor, pages
 from torque_sched.cli import COMMANDS as TORQUE_COMMANDS
+from torque_sched.daemon.config import Config
+from torque_sched.daemon.startup import AT_ONCE
 from yarn_accel.cli import COMMANDS as YARN_COMMANDS
 
 ROOT = Path(__file__).parents[3]
@@ -48,6 +50,13 @@ def test_every_setting_has_its_meaning(made: dict[str, str]) -> None:
         assert [key for key, _, meaning in rows if not meaning] == []
     assert "| `server.vcores` | `2` |" in made["reference-settings-yarn.md"]
     assert "| `learning.predictors` |" in made["reference-settings-torque.md"]
+
+
+def test_the_settings_of_torque_say_when_they_count(made: dict[str, str]) -> None:
+    page = made["reference-settings-torque.md"].partition("## Reload and restart")[2]
+    now, _, later = page.partition("After a restart:")
+    assert set(re.findall("`([a-z_]+)`", now)) == AT_ONCE
+    assert set(re.findall("`([a-z_]+)`", later)) == set(Config.model_fields) - AT_ONCE
 
 
 def test_every_program_has_its_metrics(made: dict[str, str]) -> None:

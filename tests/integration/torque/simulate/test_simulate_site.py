@@ -128,7 +128,7 @@ def test_limits_and_hosts_of_an_openpbs_are_simulated(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_manual() -> None:
-    manual = (ROOT / "docs" / "torque.md").read_text()
+    manual = (ROOT / "docs" / "torque-simulate.md").read_text()
     words = "--trace benchmarks/traces/ctc_1000.swf.gz --max-jobs 100 --compare aged,easy"
     assert f"torque-sched simulate {words}" in manual
     result = ask("--trace", LOG, *words.split()[2:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -25,7 +24,7 @@ from torque_sched.batch.torque.parse.sched_config import (
 from torque_sched.daemon.c_policy import SettingsInForce, c_files_of
 from torque_sched.daemon.checks import Level, avoided_nodes, rights
 from torque_sched.daemon.config import Config, read_config
-from torque_sched.daemon.startup import AT_ONCE, changes_of, taken_at_once
+from torque_sched.daemon.startup import changes_of, taken_at_once
 from torque_sched.decide.backfill.aged import AgedReservations, NoReservations
 from torque_sched.decide.fair_share import Share
 from torque_sched.decide.order import COrder, FairShareOrder, FcfsOrder
@@ -374,15 +373,6 @@ def test_what_can_change_is_taken_and_the_rest_stays() -> None:
     taken = taken_at_once(old, new)
     assert (taken.port, taken.look_rest, taken.max_starts) == (old.port, 5.0, 7)
     assert taken_at_once(old, old) == old
-
-
-def test_the_keys_stand_in_the_manual() -> None:
-    manual = (Path(__file__).parents[4] / "docs" / "torque.md").read_text(encoding="utf-8")
-    listed = manual.partition("`systemctl reload`")[2].partition("\n\n")[0]
-    now, _, later = listed.partition("After a restart only:")
-    words = re.compile("`([a-z_]+)`")
-    assert set(words.findall(now)) == AT_ONCE
-    assert set(words.findall(later.partition(". The log")[0])) == set(Config.model_fields) - AT_ONCE
 
 
 def test_another_weight_and_half_life_count_for_all_that_was_used() -> None:
