@@ -4,6 +4,8 @@ An attempt with a split reads until its command has taken the last line. One wit
 itself: its phase ends where its processes had read all that they did read, but for a hundredth. One that
 reports what it reads is believed.
 
+`NodeIo` samples the I/O of the whole node, as policies know it: TotalIO and #IOtask.
+
 Alone is who had neither other readers of this worker beside him nor, on the node, more bytes by others than
 `others_may_read`.
 """
@@ -11,9 +13,14 @@ Alone is who had neither other readers of this worker beside him nor, on the nod
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 
 from yarn_accel.core.tasks.events import TaskMeasurement
+from yarn_accel.core.tasks.worker_messages import IoSample
+from yarn_accel.node.sampling import Sampler, total_bytes_per_s
+
+INTERVAL_S = 1.0
 
 _MAX_SAMPLES = 512
 _ALL = 0.99
@@ -126,3 +133,57 @@ class ReadPhase:
         read_s = max(0.0, ended_s - self.started_s)
         whole_s = max(read_s, now_s - self.started_s)
         return TaskMeasurement(float(self.n_bytes), read_s, whole_s - read_s, self.is_alone)
+
+
+def node_meter(interfaces: Iterable[str], source: str) -> Callable[[], float]:
+    """Begins to measure a node; what it returns gives the bytes since then, of `source`."""
+    sampler, began_s = Sampler(interfaces), time.monotonic()
+    sampler.sample()
+    return lambda: total_bytes_per_s(sampler.sample(), source) * (time.monotonic() - began_s)
+
+
+class NodeIo:
+    """Samples once a second: bytes and readers are those of the middle of that second.
+
+    The bytes are a mean, so a task that began later is hardly in it. It must not be among the readers either:
+    policies count what began after a sample by its figures.
+
+    Args:
+        interfaces: whose traffic counts; empty: those with the default route.
+        source: ``link``, ``disk`` or ``larger``.
+    """
+
+    def __init__(
+        self,
+        readers: ReaderCount,
+        interfaces: Iterable[str],
+        source: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._readers = readers
+        self._sampler = Sampler(interfaces)
+        self._sampler.sample()
+        self._source = source
+        self._clock = clock
+        self._sampled_s = clock()
+        #: When it was looked, and who read then, since the last sample.
+        self._counted: list[tuple[float, int]] = []
+        self._latest: tuple[float, float, int] | None = None
+
+    def look(self) -> None:
+        """Count the readers, several times a second, and take a sample when it is time."""
+        now_s = self._clock()
+        self._counted.append((now_s, self._readers.n_readers))
+        if now_s - self._sampled_s >= INTERVAL_S:
+            middle_s = (now_s + self._sampled_s) / 2
+            at_s, n_readers = min(self._counted, key=lambda counted: abs(counted[0] - middle_s))
+            self._latest = at_s, total_bytes_per_s(self._sampler.sample(), self._source), n_readers
+            self._sampled_s = now_s
+            self._counted.clear()
+
+    def latest(self) -> IoSample | None:
+        """The last sample; None: there is none yet."""
+        if self._latest is None:
+            return None
+        at_s, bytes_per_s, n_readers = self._latest
+        return IoSample(bytes_per_s, n_readers, self._clock() - at_s)

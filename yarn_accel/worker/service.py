@@ -62,11 +62,10 @@ from yarn_accel.worker.file_cache import FileCache, InputPrefetch
 from yarn_accel.worker.function_pool import FunctionPool, PoolLimits
 from yarn_accel.worker.guard import adopt_orphans, end_children
 from yarn_accel.worker.guarded_process import Guard
-from yarn_accel.worker.node_io import NodeIo, node_meter
 from yarn_accel.worker.operation_program import operation_program
 from yarn_accel.worker.process_tree import ProcessInfo, bytes_read, listed_processes, processes_of
 from yarn_accel.worker.python_environments import PythonEnvironments
-from yarn_accel.worker.read_phase import ReaderCount
+from yarn_accel.worker.read_phase import NodeIo, ReaderCount, node_meter
 from yarn_accel.worker.reuse import AttemptFolders, AttemptThreads
 from yarn_accel.worker.task_folder import EarlierTasks
 

@@ -22,7 +22,7 @@ from yarn_accel.core.tasks.use_over_time import use_over_time
 from yarn_accel.sim.simulator import simulate
 from yarn_accel.sim.world import World, world_of
 from yarn_accel.worker.line_split import PIECE_BYTES
-from yarn_accel.worker.node_io import INTERVAL_S
+from yarn_accel.worker.read_phase import INTERVAL_S
 
 POLICIES = ("fifo", "model", "hdas", "hdas+")
 N_STORAGE, N_COMPUTE = 2, 4

@@ -11,11 +11,10 @@ import pytest
 from yarn_accel.core.tasks.events import TaskMeasurement
 from yarn_accel.errors import ConfigError
 from yarn_accel.node.sampling import total_bytes_per_s
-from yarn_accel.worker import node_io
+from yarn_accel.worker import read_phase
 from yarn_accel.worker.config import load_worker_config
-from yarn_accel.worker.node_io import NodeIo, node_meter
 from yarn_accel.worker.process_tree import ProcessInfo, bytes_read, listed_processes, parse_stat, processes_of
-from yarn_accel.worker.read_phase import ReaderCount, ReadPhase
+from yarn_accel.worker.read_phase import NodeIo, ReaderCount, ReadPhase, node_meter
 
 
 def process(pid: int, parent: int, session: int) -> ProcessInfo:
@@ -196,7 +195,7 @@ class Hands:
 
 
 def test_a_reader_that_began_near_the_end_of_a_sample_is_not_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_io, "total_bytes_per_s", lambda sample, source: 7e6)
+    monkeypatch.setattr(read_phase, "total_bytes_per_s", lambda sample, source: 7e6)
     readers, clock = ReaderCount(), Hands()
     io = NodeIo(readers, (), "link", clock)
     assert io.latest() is None
