@@ -231,6 +231,10 @@ class _Credential:
         """The URL of the native client for a service."""
         return f"hdfs://{self._names[service]}"
 
+    def is_over(self, service: SiteService) -> bool:
+        """Whether the life of this token is over, whatever HDFS says."""
+        return self.ends_s[service] <= time.time() + _LEAST_LIFE_S
+
     def admit(self, service: SiteService) -> None:
         """HDFS takes this token."""
         self._faults.pop(service, None)
@@ -448,7 +452,7 @@ class UserStorage:
         Args:
             silent: services that are not asked, as they have not answered; those that do not now are added.
         """
-        services = [each for each in credential.unrefused if each not in silent]
+        services = [each for each in credential.unrefused if each not in silent or credential.is_over(each)]
 
         async def log_in() -> list[AccelError | None]:
             return await asyncio.gather(*(self._refusal(credential, each) for each in services))
@@ -473,9 +477,9 @@ class UserStorage:
 
     async def _refusal(self, credential: _Credential, service: SiteService) -> AccelError | None:
         """Why a job's token opens a service not now; None: it does."""
-        principal, ends_s = credential.principal, credential.ends_s[service]
-        if ends_s <= time.time() + _LEAST_LIFE_S:
-            return _ended(principal, ends_s)
+        principal = credential.principal
+        if credential.is_over(service):
+            return _ended(principal, credential.ends_s[service])
         try:
             await _prove(service, credential.tokens[service], self._settings)
         except AuthenticationError as error:

@@ -15,7 +15,7 @@ from tests.fixtures.secret_search import SecretSearch
 from tests.fixtures.user_storage_server import running_server
 from tests.fixtures.waiting import until
 from tests.unit.adapters.hadoop_rpc.fake_hadoop import INVALID_TOKEN, Refusal
-from tests.unit.pipeline.token_namenode import identifier, issued
+from tests.unit.pipeline.token_namenode import FAR_S, identifier, issued
 from yarn_accel.adapters.hadoop_rpc import Address, Token, TokenFile, write_token_file
 from yarn_accel.adapters.hadoop_rpc.kerberos import AUTHENTICATION_KEY
 from yarn_accel.adapters.hadoop_rpc.sasl import SaslAuth
@@ -314,6 +314,16 @@ def test_a_namenode_that_is_away_ends_no_session_and_begins_none(namenode, users
     assert b"other" not in tokens_in_memory()
     namenode.run(namenode.listen())
     assert not session.store.exists("hdfs:///user/alice/x")
+
+
+def test_the_life_of_a_token_ends_while_its_namenode_is_away(namenode, users, monkeypatch):
+    users.open([issued(namenode, ends_s=FAR_S + 3600)])
+    bob = users.open([issued(namenode, "bob@R", b"of bob")])
+    namenode.run(namenode.vanish())
+    assert users.find_ended() == []
+    monkeypatch.setattr("yarn_accel.pipeline.user_storage.time.time", lambda: FAR_S - 30.0)
+    assert users.find_ended() == [bob]
+    assert b"of bob" not in tokens_in_memory()
 
 
 def test_a_uri_leads_to_the_sites_services_alone(namenode, users):
