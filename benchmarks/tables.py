@@ -1,4 +1,4 @@
-"""``python -m benchmarks.tables [NAME]``: the tables of docs/benchmarks*.md, from the files of results.
+"""``python -m benchmarks.tables [NAME]``: the tables of docs/*.md, from the files of results.
 
 With ``--write`` the pages get what their commands print now. A test compares the two.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks import RESULTS, ROOT
 from benchmarks.papers.hdas_live.runs import MODES
 
-_PAGES = sorted((ROOT / "docs").glob("benchmarks*.md"))
+_PAGES = sorted((ROOT / "docs").glob("*.md"))
 _SIZES = ("64 KiB", "1 MiB", "8 MiB", "50 MiB")
 _TCP = {
     "ours tcp none": "ours",
@@ -322,6 +322,86 @@ def _gpu(documents: Documents) -> list[str]:
     ]
 
 
+_OTHERS = (
+    ("Hadoop on one machine: up, warm, s", "hadoop", "cluster start, warm (NN, RM, JHS, 4 NM, 4 DN)", ".0f"),
+    ("... resident when idle, GiB", "hadoop", "resident memory idle, 11 daemons", ".1f"),
+    ("... a job of 8 mappers that do nothing, s", "hadoop", "8-mapper streaming job, overhead", ".0f"),
+    ("the application: submit to RUNNING, s", "yarn_master", "submit to RUNNING", ".2f"),
+    (
+        "... the first time on a cluster, s",
+        "yarn_master",
+        "submit to RUNNING, the first on this cluster",
+        ".1f",
+    ),
+    ("... master, MiB", "yarn_master", "resident memory of the master", ".0f"),
+    ("... agent, MiB", "yarn_master", "resident memory of an agent", ".0f"),
+    ("a server killed under load: next answer, s", "yarn_faults", "server: next answer", ".2f"),
+    ("... replaced after, s", "yarn_faults", "server: replaced", ".1f"),
+    ("... records lost", "yarn_faults", "server: records lost", ".0f"),
+    (
+        "NameNode calls for one more matrix: a file each",
+        "namenode_calls",
+        "NameNode calls per record: npz, residual sample",
+        ".1f",
+    ),
+    (
+        "... a file for each task",
+        "namenode_calls",
+        "NameNode calls per record: sequence, residual sample",
+        ".1f",
+    ),
+    ("50,000 images: the job, s", "images", "images: job wall time", ".0f"),
+    ("... purity of the clusters", "images", "images: purity", ".2f"),
+    ("half an hour of load: requests", "soak", "requests received by the server", ",.0f"),
+    ("... wrong answers", "soak", "wrong answers", ".0f"),
+    (
+        "Torque, 10,000 jobs, 1,000 nodes: a cycle, s",
+        "torque",
+        "cycle: parse + decide, 10000 jobs, 1,000 nodes",
+        ".2f",
+    ),
+    ("... peak memory, MiB", "torque", "... peak memory, 10000 jobs", ".0f"),
+    (
+        "a real Torque 6.1.3.h5: event to start, p95, s",
+        "torque-real",
+        "event to qrun, idle cluster, p95",
+        ".2f",
+    ),
+    ("... starts over those of bare qruns", "torque-real", "... ours over bare", ".2f"),
+)
+"""Title, file of results, row, form."""
+_DOCKER = (
+    ("cluster start, warm, s", "cluster start, warm (NN, RM, JHS, 4 NM, 4 DN)", ".1f"),
+    ("cluster stop, s", "cluster stop", ".1f"),
+    ("resident memory when idle, GiB", "resident memory idle, 11 daemons", ".2f"),
+    ("a job of 8 mappers that do nothing, s", "8-mapper streaming job, overhead", ".1f"),
+    ("HDFS write of 50 MiB, MB/s", "HDFS native write 50 MiB", ".0f"),
+    ("HDFS write of 200 MiB, MB/s", "HDFS native write 200 MiB", ".0f"),
+    ("HDFS read of 50 MiB, MB/s", "HDFS native read 50 MiB", ".0f"),
+    ("HDFS read of 200 MiB, MB/s", "HDFS native read 200 MiB", ".0f"),
+)
+
+
+def _others(documents: Documents) -> list[str]:
+    value = {
+        name: {row["what"]: row["value"] for row in documents[name]["rows"]}
+        for name in {name for _, name, _, _ in _OTHERS}
+    }
+    lines = [
+        _line(title, [f"{value[name][what]:{form}}"], first=50) + f"   {name}.json"
+        for title, name, what, form in _OTHERS
+    ]
+    return ["median of each                                                       file", *lines]
+
+
+def _docker(documents: Documents) -> list[str]:
+    value = {row["what"]: row["value"] for row in documents["docker_overhead"]["rows"]}
+    lines = [_line("the same cluster, medians", ("namespaces", "containers"), 12)]
+    for title, what, form in _DOCKER:
+        lines.append(_line(title, [f"{value[f'{what}, {mode}']:{form}}" for mode in ("netns", "docker")], 12))
+    return lines
+
+
 TABLES: Mapping[str, Callable[[Documents], list[str]]] = {
     "tcp": lambda documents: _echo(documents, "tcp", _TCP),
     "reference": _hdfs,
@@ -332,6 +412,8 @@ TABLES: Mapping[str, Callable[[Documents], list[str]]] = {
     "mps-live": _mps_live,
     "torque": _torque,
     "gpu": _gpu,
+    "others": _others,
+    "docker": _docker,
 }
 """Name -> its lines; a KeyError where a result lacks what it shows."""
 
