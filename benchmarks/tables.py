@@ -402,6 +402,46 @@ def _docker(documents: Documents) -> list[str]:
     return lines
 
 
+def _fair_hdas(documents: Documents) -> list[str]:
+    value = {row["what"]: row["value"] for row in documents["fair"]["rows"]}
+    what = "hdas+: over the better of fifo and hdas, worst"
+    return [
+        "hdas+ in 500 worlds drawn at random",
+        _line(
+            "worlds above 1.05 of the better of fifo and hdas",
+            [f"{value['hdas+: above 1.05 of the better of fifo and hdas']:.1%}"],
+            first=50,
+        ),
+        _line("the worst of them over that", [f"{value[what]:.2f}"], first=50),
+        _line("mean makespan over fifo's", [f"{value['hdas+: mean makespan over fifo']:.2f}"], first=50),
+        _line("mean makespan over hdas's", [f"{value['hdas+: mean makespan over hdas']:.2f}"], first=50),
+    ]
+
+
+_FAIR_NUMBERS = (25, 50, 100, 200)
+_FAIR_LINES = (
+    ("moves a task", "moves a task", ".2f"),
+    ("mean SD over that of fcfs", "mean SD / that of fcfs", ".1f"),
+    ("smallest SD over that of fcfs", "smallest SD / that of fcfs", ".2f"),
+    ("unfairness as the paper sums it", "unfairness as the paper sums it", ".1f"),
+    ("mean deviation over the mean SD", "mean deviation over mean SD", ".2f"),
+)
+_FAIR_POLICIES = ("mps", "round_robin_at_dispatch", "least_progress")
+
+
+def _fair_mps(documents: Documents) -> list[str]:
+    value = {row["what"]: row["value"] for row in documents["fair"]["rows"]}
+    lines = [_line("mps, equal DAGs at once", map(str, _FAIR_NUMBERS))]
+    for title, what, form in _FAIR_LINES:
+        cells = [f"{value[f'{number} equal DAGs: {what}']:{form}}" for number in _FAIR_NUMBERS]
+        lines.append(_line(title, cells))
+    lines += ["", _line("mean deviation over the mean SD, 200 worlds", _FAIR_POLICIES, 24)]
+    for worlds in ("a chain beside a bag", "random mixes"):
+        cells = [f"{value[f'{worlds}, {each}: mean deviation over mean SD']:.2f}" for each in _FAIR_POLICIES]
+        lines.append(_line(worlds, cells, 24))
+    return lines
+
+
 TABLES: Mapping[str, Callable[[Documents], list[str]]] = {
     "tcp": lambda documents: _echo(documents, "tcp", _TCP),
     "reference": _hdfs,
@@ -414,6 +454,8 @@ TABLES: Mapping[str, Callable[[Documents], list[str]]] = {
     "gpu": _gpu,
     "others": _others,
     "docker": _docker,
+    "fair-hdas": _fair_hdas,
+    "fair-mps": _fair_mps,
 }
 """Name -> its lines; a KeyError where a result lacks what it shows."""
 
