@@ -303,12 +303,20 @@ def _book(ledger: Ledger, entry: NodeLedger, job: Job, slots: int, is_listed: bo
         entry.commit_memory(mem, vmem)
         entry.commit_others(_others_of_share(request, slots))
     entry.job_users.add(job.user)
-    if request.wants_empty_nodes or entry.node.is_exclusive:
+    if not is_listed and entry.parts is not None:
+        entry.parts.take(_as_piece(request, slots, 0), request.access)
+    if entry.closes_for(request.access, is_empty=request.wants_empty_nodes):
         entry.is_closed = True
     elif request.access is AccessPolicy.SINGLE_USER:
         entry.single_user = job.user
     n_gpus = sum(1 for slot in job.allocated_gpus if slot.node == entry.name)
     ledger.held.setdefault(entry.name, []).append(Held(job, slots, n_gpus, mem, vmem))
+
+
+def _as_piece(request: Request, slots: int, gpus: int) -> ResourceChunk:
+    """A share of so many processors as one piece: which chunks it is made of nobody said."""
+    mem, _ = memory_of_share(request, slots)
+    return ResourceChunk(slots, gpus, mem_bytes=mem, others=tuple(_others_of_share(request, slots)))
 
 
 def _others_of_share(request: Request, slots: int) -> Iterator[tuple[str, int]]:
@@ -453,7 +461,9 @@ def _occupy_share(ledger: Ledger, job: Job, share: NodeShare) -> None:
         entry.commit_memory(mem, vmem)
         entry.commit_others(_others_of_share(job.request, share.slots))
     entry.job_users.add(job.user)
-    if job.request.wants_empty_nodes or entry.node.is_exclusive:
+    if not is_listed and entry.parts is not None:
+        entry.parts.take(_as_piece(job.request, share.slots, share.gpus), job.request.access)
+    if entry.closes_for(job.request.access, is_empty=job.request.wants_empty_nodes):
         entry.is_closed = True
     elif job.request.access is AccessPolicy.SINGLE_USER:
         entry.single_user = job.user

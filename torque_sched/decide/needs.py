@@ -29,6 +29,8 @@ class ResourceChunk:
         name: a node's name or a property, as in ``nodes=node3``.
         is_pmem, is_pvmem: ``mem_bytes``, ``vmem_bytes`` come from what was asked for each processor.
         others: amounts of resources that the site counts on its nodes besides, by name.
+        joined: the pieces it was made of, if several lie on one node, each with its count.
+        on_own_part: as `Chunk` has it.
     """
 
     slots: int = 1
@@ -43,6 +45,13 @@ class ResourceChunk:
     is_pmem: bool = False
     is_pvmem: bool = False
     others: tuple[tuple[str, int], ...] = ()
+    joined: tuple[ResourceChunk, ...] = ()
+    on_own_part: bool = False
+
+    @property
+    def made_of(self) -> tuple[ResourceChunk, ...]:
+        """The pieces as asked for, each with its count on this node."""
+        return self.joined or (self if self.count == 1 else replace(self, count=1),)
 
     @property
     def with_swap_bytes(self) -> int:
@@ -64,6 +73,7 @@ def joined(one: ResourceChunk, other: ResourceChunk) -> ResourceChunk:
         properties=one.properties | other.properties,
         name=one.name if one.name is not None else other.name,
         others=_summed(one.others, other.others),
+        joined=(*one.made_of, *other.made_of),
     )
 
 
@@ -91,6 +101,7 @@ def times(piece: ResourceChunk, n: int, gpus: int | None = None) -> ResourceChun
         learned_bytes=piece.learned_bytes * n,
         load=load,
         others=tuple((name, amount * n) for name, amount in piece.others),
+        joined=tuple(replace(each, count=each.count * n) for each in piece.made_of),
     )
 
 
@@ -157,7 +168,8 @@ def wanted(piece: ResourceChunk, shape: Shape) -> Wanted:
     """What a node is asked for."""
     return (
         piece.slots, piece.gpus, piece.mem_bytes, piece.vmem_bytes, piece.learned_bytes, shape.empty,
-        shape.access, shape.user, shape.fit.may_use_kept, shape.wants_gpus, piece.others,
+        shape.access, shape.user, shape.fit.may_use_kept, shape.wants_gpus, piece.others, piece.joined,
+        piece.on_own_part,
     )  # fmt: skip
 
 
@@ -238,11 +250,21 @@ def pieces_of(
                 is_pmem,
                 is_pvmem,
                 chunk.others,
+                tuple(_piece_of(each, properties) for each in chunk.joined),
+                chunk.on_own_part,
             )
         )
     if not request.pieces:
         return (replace(pieces[0], count=request.procs),)
     return tuple(pieces)
+
+
+def _piece_of(chunk: Chunk, properties: frozenset[str]) -> ResourceChunk:
+    """A chunk that lies on one node with others, without what history says of it."""
+    return ResourceChunk(
+        chunk.slots, chunk.gpus, chunk.count, chunk.mem_bytes,
+        properties=properties | set(chunk.properties), others=chunk.others, on_own_part=chunk.on_own_part,
+    )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=4096)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from torque_sched.decide.context import Load
-from torque_sched.decide.needs import ResourceChunk, Shape, Wanted
+from torque_sched.decide.needs import ResourceChunk, Shape, Wanted, times
 from torque_sched.decide.rules import Rates
 from torque_sched.model.cluster import Job, Node
+from torque_sched.model.parts import Alone, NodePart, alone_on, taken_of
 from torque_sched.model.reasons import Reason
 from torque_sched.model.request import AccessPolicy
 
@@ -32,6 +33,7 @@ class Refusal(enum.Enum):
     KEPT_FOR_GPUS = "slots kept for its idle GPUs"
     NO_MEMORY = "too little memory free"
     NO_RESOURCE = "too little free of a resource of the site"
+    NO_PARTS = "no vnodes free for its chunks"
     LEARNED_MEMORY = "less memory free than such jobs use"
     NOT_EMPTY = "not empty"
     TAKEN_ALONE = "taken by a job or user that wants it alone"
@@ -57,6 +59,7 @@ _REASONS = {
     Refusal.KEPT_FOR_GPUS: Reason.NO_FREE_SLOTS,
     Refusal.NO_MEMORY: Reason.NO_FREE_MEMORY,
     Refusal.NO_RESOURCE: Reason.NOT_ENOUGH_NODES,
+    Refusal.NO_PARTS: Reason.NO_FREE_SLOTS,
     Refusal.LEARNED_MEMORY: Reason.LEARNED_MEMORY,
     Refusal.NOT_EMPTY: Reason.NO_EMPTY_NODES,
     Refusal.TAKEN_ALONE: Reason.NO_FREE_SLOTS,
@@ -117,6 +120,92 @@ class NodeEnds:
         return self.from_s <= now_s < self.until_s or now_s == self.from_s
 
 
+class PartsLedger:
+    """What is left of each part of a node.
+
+    Args:
+        parts: of the node as the cycle begins.
+    """
+
+    __slots__ = ("_free", "_in_use", "_parts", "_taken")
+
+    def __init__(self, parts: Sequence[NodePart]) -> None:
+        self._parts = parts
+        self._free = [dict(part.free) for part in parts]
+        self._taken = [part.is_taken for part in parts]
+        self._in_use = [bool(part.jobs) for part in parts]
+
+    def n_used_by(self, job: str) -> int:
+        """How many parts a job is on; at least one."""
+        return max(1, sum(job in part.jobs for part in self._parts))
+
+    def places(
+        self, piece: ResourceChunk, access: AccessPolicy | None, *, is_idle: bool = False
+    ) -> list[tuple[int, dict[str, int]]] | None:
+        """Parts by their places for all that is joined in the piece, with what is taken of each.
+
+        Args:
+            piece: of a job.
+            access: that of the job.
+            is_idle: whether to ask the idle node.
+
+        Returns:
+            None: they do not take it.
+        """
+        chunks = piece.made_of
+        if len(chunks) == 1:
+            return self._places(chunks, access, is_idle)
+        largest = sorted(chunks, key=lambda chunk: (-chunk.gpus, -chunk.slots))
+        orders = chunks, largest, largest[::-1]
+        return next((found for each in orders if (found := self._places(each, access, is_idle))), None)
+
+    def _places(
+        self, chunks: Iterable[ResourceChunk], access: AccessPolicy | None, is_idle: bool
+    ) -> list[tuple[int, dict[str, int]]] | None:
+        place_of = {part.name: place for place, part in enumerate(self._parts)}
+        free = [dict(part.has) for part in self._parts] if is_idle else [dict(each) for each in self._free]
+        own: set[int] = set()
+        found: list[tuple[int, dict[str, int]]] = []
+        for chunk in chunks:
+            needs = needs_of(chunk)
+            for _ in range(chunk.count):
+                open_to_it = [
+                    (part.name, free[place]) for place, part in enumerate(self._parts)
+                    if chunk.properties <= part.properties
+                    and (is_idle or not self._is_closed(place, access))
+                    and not (chunk.on_own_part and place in own)
+                ]  # fmt: skip
+                shares = taken_of(needs, open_to_it, may_spread=not chunk.on_own_part)
+                if not shares:
+                    return None
+                for name, amounts in shares:
+                    place = place_of[name]
+                    own.add(place)
+                    found.append((place, amounts))
+                    for each, n in amounts.items():
+                        free[place][each] = free[place].get(each, 0) - n
+        return found
+
+    def _is_closed(self, place: int, access: AccessPolicy | None) -> bool:
+        if self._taken[place]:
+            return True
+        return self._in_use[place] and alone_on(self._parts[place].sharing, access) is not Alone.NOTHING
+
+    def take(self, piece: ResourceChunk, access: AccessPolicy | None) -> None:
+        """A job starts here; what does not fit is taken as far as there is any."""
+        for place, amounts in self.places(piece, access) or ():
+            self._in_use[place] = True
+            self._taken[place] |= alone_on(self._parts[place].sharing, access) is not Alone.NOTHING
+            for name, n in amounts.items():
+                self._free[place][name] = self._free[place].get(name, 0) - n
+
+
+def needs_of(piece: ResourceChunk) -> dict[str, int]:
+    """What a piece asks for by the names that parts have."""
+    needs = {"ncpus": piece.slots, "ngpus": piece.gpus, "mem": int(piece.mem_bytes), **dict(piece.others)}
+    return {name: n for name, n in needs.items() if n}
+
+
 class NodeLedger:
     """Slots, GPUs and memory left on a node, its load, and why it may be closed.
 
@@ -147,6 +236,7 @@ class NodeLedger:
         "name",
         "node",
         "others_free",
+        "parts",
         "promised_s",
         "properties",
         "rates",
@@ -185,6 +275,8 @@ class NodeLedger:
             self.mem_free_bytes -= node.mem_assigned_bytes
         #: Of resources that the site counts here besides.
         self.others_free = {name: each.available - each.assigned for name, each in node.others.items()}
+        #: Of what a job may have alone; None: of the whole node only.
+        self.parts = PartsLedger(node.parts) if node.parts else None
         #: Free with swap by the last report, less what was placed since.
         free_now = status.availmem_bytes if status is not None else None
         self.avail_bytes = INFINITE if free_now is None else float(free_now)
@@ -222,7 +314,29 @@ class NodeLedger:
             or piece.mem_bytes > self.most_mem_bytes
             or piece.vmem_bytes > self.most_vmem_bytes
             or (bool(piece.others) and not self._has_ever(piece))
+            or self._lacks_parts(piece, None, is_idle=True)
         )
+
+    def _lacks_parts(self, piece: ResourceChunk, access: AccessPolicy | None, *, is_idle: bool) -> bool:
+        """Whether the node's parts, or its being one whole, are against it."""
+        if self.parts is None:
+            return piece.on_own_part and (len(piece.joined) > 1 or piece.made_of[0].count > 1)
+        return self.parts.places(piece, access, is_idle=is_idle) is None
+
+    def most_ever(self, piece: ResourceChunk, limit: int) -> int:
+        """How many such pieces, up to a limit, the idle node takes where several may lie on it."""
+        gpus = self.node.gpus // piece.gpus if piece.gpus else limit
+        most = min(self.slots // piece.slots, gpus, limit)
+        if self.parts is None:
+            return min(most, 1) if piece.on_own_part else most
+        while most and self.parts.places(times(piece, most), None, is_idle=True) is None:
+            most -= 1
+        return most
+
+    def closes_for(self, access: AccessPolicy | None, *, is_empty: bool) -> bool:
+        """Whether a job of this kind has the whole node alone."""
+        alone = alone_on(self.node.sharing, access)
+        return is_empty or alone is Alone.NODE or (alone is Alone.PART and self.parts is None)
 
     def _has_ever(self, piece: ResourceChunk) -> bool:
         known = self.node.others
@@ -237,17 +351,17 @@ class NodeLedger:
         if self.is_closed:
             return Refusal.TAKEN_ALONE
         if piece.gpus:
-            if piece.gpus > self.gpus_free:
-                return Refusal.NO_GPUS
-            if not all(self.gpus_clean[: piece.gpus]):
-                return Refusal.BAD_GPUS
+            if piece.gpus > self.gpus_free or not all(self.gpus_clean[: piece.gpus]):
+                return Refusal.NO_GPUS if piece.gpus > self.gpus_free else Refusal.BAD_GPUS
         elif self._keeps_slots(piece, shape):
             return Refusal.KEPT_FOR_GPUS
         if piece.mem_bytes or piece.vmem_bytes or piece.learned_bytes or piece.others:
             found = self._memory_refusal(piece)
             if found is not None:
                 return found
-        return self._company_refusal(shape) if shape.empty or shape.access or self.single_user else None
+        if shape.empty or shape.access or self.single_user or self.parts or piece.on_own_part:
+            return self._company_refusal(piece, shape)
+        return None
 
     def _keeps_slots(self, piece: ResourceChunk, shape: Shape) -> bool:
         idle_gpus = self.gpus_free
@@ -265,8 +379,8 @@ class NodeLedger:
             return Refusal.NO_RESOURCE
         return Refusal.LEARNED_MEMORY if piece.learned_bytes > max(0.0, self.avail_bytes) else None
 
-    def _company_refusal(self, shape: Shape) -> Refusal | None:
-        if shape.empty and self.n_jobs:
+    def _company_refusal(self, piece: ResourceChunk, shape: Shape) -> Refusal | None:
+        if self.n_jobs and self.closes_for(shape.access, is_empty=shape.empty):
             return Refusal.NOT_EMPTY
         if self.single_user and self.single_user != shape.user:
             return Refusal.TAKEN_ALONE
@@ -274,7 +388,7 @@ class NodeLedger:
             return Refusal.NOT_EMPTY
         if shape.access is AccessPolicy.UNIQUE_USER and shape.user in self.job_users:
             return Refusal.NOT_EMPTY
-        return None
+        return Refusal.NO_PARTS if self._lacks_parts(piece, shape.access, is_idle=False) else None
 
     def is_kept_at(self, piece: ResourceChunk, now_s: float, until_s: float, user: str) -> bool:
         """Whether a promise or a reservation keeps the piece away if it runs until ``until_s``."""
@@ -335,11 +449,13 @@ class NodeLedger:
         self.occupy(piece.slots, piece.gpus)
         self.commit_memory(piece.mem_bytes, piece.vmem_bytes)
         self.commit_others(piece.others)
+        if self.parts is not None:
+            self.parts.take(piece, shape.access)
         self.avail_bytes -= max(piece.with_swap_bytes, load.mem_bytes)
         self.add_load(load)
         self.loadave += piece.slots
         self.job_users.add(user)
-        if shape.empty or self.node.is_exclusive:
+        if self.closes_for(shape.access, is_empty=shape.empty):
             self.is_closed = True
         elif shape.access is AccessPolicy.SINGLE_USER:
             self.single_user = user

@@ -39,7 +39,7 @@ from torque_sched.decide.steps import (
     rounded,
 )
 from torque_sched.decide.table import NodeTable, Rows
-from torque_sched.model.cluster import Job, JobId, NodeName
+from torque_sched.model.cluster import Job, JobId, Node, NodeName
 from torque_sched.model.request import AccessPolicy
 from torque_sched.model.snapshot import Snapshot
 from torque_sched.model.states import JobState
@@ -166,6 +166,7 @@ class Occupancy:
             n_nodes=self.rows.n_nodes,
             steps=self.steps.copy(),
             is_exclusive=np.array([self._nodes[m[0]].node.is_exclusive for m in self.rows.members], bool),
+            part_slots=np.array([_part_slots(self._nodes[m[0]].node) for m in self.rows.members], np.int64),
         )
 
     def end_s(self, job: JobId) -> float | None:
@@ -504,4 +505,10 @@ def _held(entry: NodeLedger, held: Held) -> HeldAmounts:
 
 
 def _wants_alone(job: Job) -> bool:
-    return job.request.wants_empty_nodes or job.request.access is AccessPolicy.SINGLE_USER
+    alone = {AccessPolicy.SINGLE_USER, AccessPolicy.SINGLE_PART}
+    return job.request.wants_empty_nodes or job.request.access in alone
+
+
+def _part_slots(node: Node) -> int:
+    """Slots of the largest part of a node; 0: it has none."""
+    return max((part.has.get("ncpus", 0) for part in node.parts), default=0)

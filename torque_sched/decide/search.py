@@ -153,6 +153,7 @@ class Search:
         self._pauses = context.back_off.pairs
         self._has_reservations = bool(context.reservations)
         self._names = frozenset(ledger.by_name)
+        self._has_parts = any(node.parts is not None for node in ledger.nodes)
         self._capable: dict[tuple[object, ...], tuple[NodeLedger, ...]] = {}
         self._least_memory: dict[int, float] = {}
         self._capable_indices: dict[int, frozenset[int]] = {}
@@ -192,6 +193,12 @@ class Search:
         if found is None:
             wide = tuple(n for n in of_kind if n.slots >= piece.slots and n.node.gpus >= piece.gpus)
             found = self._capable[key] = of_kind if len(wide) == len(of_kind) else wide
+        if self._has_parts:
+            key = (id(found), piece)
+            whole = self._capable.get(key)
+            if whole is None:
+                whole = self._capable[key] = tuple(n for n in found if not n.too_small(piece))
+            return whole
         if piece.others:
             key = (id(found), piece.mem_bytes, piece.vmem_bytes, piece.others)
             known = self._capable.get(key)

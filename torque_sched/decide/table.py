@@ -48,7 +48,7 @@ class DemandPart:
     Attributes:
         nodes: rows of the nodes that could take a piece when idle, the best for a later start first.
         slots: of a piece; `gpus`, `mem_bytes` and `vmem_bytes` likewise.
-        whole: nobody else may be on its nodes.
+        whole: nobody else may be on its nodes; of those with parts, on its parts if `spares_parts`.
         may_share: several pieces may lie on one node.
         kept_slots: for each of `nodes`, slots that must stay free beside it (for idle GPUs).
         most: for each of `nodes`, how many pieces it may take; None: one, or all that fit if they may share.
@@ -66,6 +66,7 @@ class DemandPart:
     kept_slots: Amounts | None = None
     most: Amounts | None = None
     mixes: bool = False
+    spares_parts: bool = False
     _among: set[int] = field(default_factory=set, init=False, repr=False)
 
     def has(self, node: int) -> bool:
@@ -170,6 +171,7 @@ class NodeTable:
         slack_s: added to each length: a job may start, and be ended at its limit, so much later.
         n_nodes: how many nodes each row stands for; None: one.
         is_exclusive: whether a job has each row's nodes alone; None: none.
+        part_slots: of rows with parts that a job may have alone, the slots of one; 0: they have none.
         steps: what is free of the capacity; None: all.
     """
 
@@ -185,9 +187,11 @@ class NodeTable:
         n_nodes: Amounts | None = None,
         steps: NodeSteps | None = None,
         is_exclusive: Mask | None = None,
+        part_slots: Amounts | None = None,
     ) -> None:
         self.names, self.capacity = names, capacity
         self.is_exclusive = np.zeros(len(capacity), bool) if is_exclusive is None else is_exclusive
+        self.part_slots = np.zeros(len(capacity), np.int64) if part_slots is None else part_slots
         self.has_many = np.zeros(len(capacity), bool) if n_nodes is None else n_nodes > 1
         self.steps = NodeSteps(capacity) if steps is None else steps
         self.now_s, self.resolution_s, self.window_s, self.slack_s = now_s, resolution_s, window_s, slack_s
@@ -287,10 +291,9 @@ class NodeTable:
 
     # -- searching
 
-    def free_resources(
-        self, start_s: float, end_s: float, kept_out_by: int, is_alone: bool = False
-    ) -> FreeResources:
-        """What every node has free all the time; nothing where a job is planned, for one that `is_alone`."""
+    def free_resources(self, start_s: float, end_s: float, need: ResourceDemand) -> FreeResources:
+        """What every node has free all the time; nothing where a job is planned, for one that is alone."""
+        kept_out_by, first = need.kept_out_by, need.parts[0]
         # What begins after the end does not matter.
         width = self.steps.width_until(end_s)
         inside = self.steps.during(None, start_s, end_s)[:, :width]
@@ -299,9 +302,11 @@ class NodeTable:
         closed = None
         if kept_out_by:
             closed = (((free[BITS] & kept_out_by) != 0) & inside).any(axis=1)
-        if is_alone:
+        if first.whole:
             # Of a row of several nodes, the number of free ones says all.
             planned = ((free[PLANNED] < 0) & inside).any(axis=1) & ~self.has_many
+            if first.spares_parts:
+                planned &= self.part_slots == 0
             closed = planned if closed is None else closed | planned
         if closed is not None:
             for amounts in least:
@@ -343,6 +348,9 @@ class NodeTable:
             slots = np.where(alone, np.maximum(self.capacity[part.nodes, SLOTS], slots), slots)
         if part.whole:
             own = np.where(self.has_many[part.nodes], 0, self.capacity[part.nodes, SLOTS])
+            if part.spares_parts:
+                size = self.part_slots[part.nodes]
+                own = np.where(size > 0, -(-part.slots // np.maximum(size, 1)) * size * n, own)
             slots = np.maximum(own, slots)
         return [slots, part.gpus * n, part.mem_bytes * n, part.vmem_bytes * n]
 
@@ -485,6 +493,9 @@ class NodeTable:
             return n, 0, 0, 0
         is_alone = part.whole or bool(self.is_exclusive[node])
         slots = int(self.capacity[node, SLOTS]) if is_alone else part.slots * n
+        size = int(self.part_slots[node])
+        if size and part.spares_parts and not self.is_exclusive[node]:
+            slots = min(slots, -(-part.slots // size) * size * n)
         return slots, part.gpus * n, part.mem_bytes * n, part.vmem_bytes * n
 
 

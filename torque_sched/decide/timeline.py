@@ -100,7 +100,7 @@ class Timeline:
             return self._has_capacity(one.need, self._free_resources(one.need, end_s))
 
     def _free_resources(self, need: ResourceDemand, end_s: float) -> FreeResources:
-        return self.table.free_resources(self.now_s, end_s, need.kept_out_by, need.parts[0].whole)
+        return self.table.free_resources(self.now_s, end_s, need)
 
     def _now(self, one: Candidate, end_s: float, own: Booking | None) -> StartNow | None:
         """As `now`; `own` is a booking of the job that counts as given back."""
@@ -129,7 +129,7 @@ class Timeline:
         if placed is None:
             one.is_refused = self.table.choose(need, self.now_s, end_s) is not None
             return None
-        return StartNow(placed, self.needs.booking_now(need, self.now_s, end_s, placed.parts))
+        return StartNow(placed, self.needs.booking_now(self.table, need, self.now_s, end_s, placed.parts))
 
     def _has_nodes_now(self, part: DemandPart) -> bool:
         """A quick look: False only if there surely are too few nodes at this instant."""
@@ -350,7 +350,8 @@ class Needs:
 
     def _part(self, piece: ResourceChunk, shape: Shape) -> DemandPart:
         nodes, indices, most = self._rows_for(piece, shape)
-        whole = shape.empty or shape.access in _ALONE
+        spares_parts = shape.access is AccessPolicy.SINGLE_PART
+        whole = shape.empty or spares_parts or shape.access in _ALONE
         return DemandPart(
             indices,
             piece.slots,
@@ -361,8 +362,9 @@ class Needs:
             whole,
             bool(shape.procs) or shape.may_share,
             _kept_slots(nodes, piece, shape) if self._search.ledger.keeps_slots else None,
-            None if bool(shape.procs) or shape.may_share else most,
+            _most_pieces(nodes, piece, most) if bool(shape.procs) or shape.may_share else most,
             shape.may_share and shape.mixes_tasks,
+            spares_parts,
         )
 
     def _rows_for(
@@ -416,6 +418,7 @@ class Needs:
 
     def booking_now(
         self,
+        table: NodeTable,
         need: ResourceDemand,
         start_s: float,
         end_s: float,
@@ -431,6 +434,11 @@ class Needs:
                 held[row] = held.get(row, (0,))[0] + 1, 0, 0, 0
             else:
                 slots = entry.slots if is_whole or entry.node.is_exclusive else piece.slots
+                size = int(table.part_slots[row]) if need.parts[0].spares_parts else 0
+                if size and not entry.node.is_exclusive:
+                    slots = min(
+                        slots, sum(each.count * -(-each.slots // size) * size for each in piece.made_of)
+                    )
                 held[row] = slots, piece.gpus, int(piece.mem_bytes), int(piece.with_swap_bytes)
             shares.append(NodeShare(entry.name, piece.slots, piece.gpus))
         return Booking(start_s, end_s, tuple(held), tuple(held.values()), tuple(shares), need.kept_out_by)
@@ -451,6 +459,14 @@ def _kept_slots(nodes: list[NodeLedger], piece: ResourceChunk, shape: Shape) -> 
         return None
     kept = [min(node.kept_per_gpu * node.node.gpus, node.slots - 1) for node in nodes]
     return np.array(kept, np.int64) if any(kept) else None
+
+
+def _most_pieces(nodes: list[NodeLedger], piece: ResourceChunk, most: Amounts | None) -> Amounts | None:
+    """How many pieces a row takes whatever is free: of those that want parts of their own, one each."""
+    if not piece.on_own_part:
+        return None
+    of_parts = np.array([max(1, len(node.node.parts)) for node in nodes], np.int64)
+    return of_parts if most is None else np.maximum(most, of_parts)
 
 
 def _without(part: DemandPart, nodes: Indices) -> DemandPart:

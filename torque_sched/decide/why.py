@@ -110,10 +110,7 @@ class Why:
         for piece in shape.pieces:
             capable = self._search.capable(piece, shape)
             if shape.procs or shape.may_share:
-                fits = sum(
-                    min(node.slots // piece.slots, node.node.gpus // piece.gpus if piece.gpus else node.slots)
-                    for node in capable
-                )
+                fits = sum(node.most_ever(piece, piece.count) for node in capable)
                 gpus = sum(node.node.gpus for node in capable)
                 if gpus < shape.gpus_anywhere:
                     return f"asks for {shape.gpus_anywhere} GPUs, the nodes that fit have {gpus}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NewType
 
 from torque_sched.errors import ModelError, UnitError
+from torque_sched.model.parts import NodePart, Sharing
 from torque_sched.model.request import Request
 from torque_sched.model.states import HoldType, JobState, NodeState, StartProgress
 from torque_sched.model.units import amount
@@ -261,8 +262,10 @@ class Node:
     power_saving: str = ""
     """The server's word where it powered the node down, such as ``Standby``; empty where it did not."""
     ntype: str = "cluster"
-    is_exclusive: bool = False
-    """Whether whatever job runs here has the node alone."""
+    sharing: Sharing = Sharing.DEFAULT_SHARED
+    """Whether a job that runs here has the node alone."""
+    parts: tuple[NodePart, ...] = ()
+    """Of a node with several that a job may have alone."""
     mem_assigned_bytes: int | None = None
     """Memory that jobs here hold by the server's own account; None: it keeps none."""
     others: Mapping[str, SiteResource] = field(default_factory=dict)
@@ -281,6 +284,11 @@ class Node:
             )
         if self.slots < 0 or self.gpus < 0:
             raise ModelError(f"node {self.name}: slots and gpus must not be negative")
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether a job that says nothing of it has the node alone."""
+        return self.sharing.is_exclusive
 
     @property
     def is_up(self) -> bool:

@@ -21,6 +21,8 @@ class AccessPolicy(enum.Enum):
     SINGLE_TASK = "singletask"
     SINGLE_USER = "singleuser"
     UNIQUE_USER = "uniqueuser"
+    SINGLE_PART = "singlevnode"
+    """Of a node with parts (`model.parts`) only those parts it uses; of others the whole node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,10 @@ class Chunk:
     """Memory of each piece; only ``-L`` and OpenPBS requests say it per piece."""
     others: tuple[tuple[str, int], ...] = ()
     """Amounts of each piece of resources that a site counts on its nodes besides, by name."""
+    joined: tuple[Chunk, ...] = ()
+    """The chunks it was made of, where several have to lie on one node."""
+    on_own_part: bool = False
+    """Whether each piece lies on one part of a node that no other piece of the job is on."""
 
     def __post_init__(self) -> None:
         if self.count < 1 or self.slots < 1:

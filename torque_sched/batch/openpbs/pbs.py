@@ -37,6 +37,7 @@ from torque_sched.batch.openpbs.placing import (
     NotFreeError,
     SiteAccounts,
     VnodeAccounts,
+    Wishes,
     hosts_argument,
 )
 from torque_sched.batch.system import OrderKind, OrderResult
@@ -234,7 +235,6 @@ class _Ordered:
     """A start that the server took, until a look shows it."""
 
     elements: Elements
-    alone: bool
     at_s: float
 
 
@@ -333,7 +333,7 @@ class OpenPbs(QueriedServer):
             if job is None or job.state is not JobState.QUEUED or abs(now_s - ordered.at_s) > _SEEN_WITHIN_S:
                 del self._ordered[job_id]
             else:
-                self._accounts.take(ordered.elements, alone=ordered.alone)
+                self._accounts.take(ordered.elements, job.request.access)
                 self._site.take(job)
         said = frozenset(not_supported(found, self._partition))
         for text in sorted(said - self._said):
@@ -416,18 +416,15 @@ class OpenPbs(QueriedServer):
         request = job.request
         try:
             self._site.check(job)
-            elements = self._accounts.elements(
-                parse_select(request.nodes_text or "1:ncpus=1"), allocation,
-                alone=request.wants_empty_nodes, scattered=request.is_scattered,
-            )  # fmt: skip
+            select = parse_select(request.nodes_text or "1:ncpus=1")
+            elements = self._accounts.elements(select, allocation, Wishes.of(request))
         except NotFreeError as error:
             return OrderResult(OrderKind.NOT_NOW, error.message)
         except (ModelError, RecordError) as error:
             return OrderResult(OrderKind.NEVER, error.message)
-        ordered = _Ordered(elements, request.wants_empty_nodes, self._clock())
-        self._accounts.take(elements, alone=ordered.alone)
+        self._accounts.take(elements, request.access)
         self._site.take(job)
-        self._ordered[job.id] = ordered
+        self._ordered[job.id] = _Ordered(elements, self._clock())
         result = await self._start(job.id, hosts_argument(elements), lock)
         # Without an answer it may have been taken.
         if result.kind not in {OrderKind.STARTED, OrderKind.OTHER}:

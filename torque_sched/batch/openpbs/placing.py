@@ -8,13 +8,16 @@ not free by the last look, less all that was ordered since, is refused here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 
 from torque_sched.batch.openpbs.parse.cluster import Vnode, by_host
 from torque_sched.batch.openpbs.parse.select import AskedChunk, Kinds, VnodeShare, amount_of, property_of
 from torque_sched.errors import ModelError
 from torque_sched.model.cluster import Job, Queue, Server
 from torque_sched.model.decisions import NodeShare
+from torque_sched.model.parts import Alone, alone_on, taken_of
+from torque_sched.model.request import AccessPolicy, Request
 from torque_sched.model.states import JobState
 from torque_sched.model.units import DURATION_RESOURCES
 
@@ -22,6 +25,27 @@ Elements = tuple[tuple[VnodeShare, ...], ...]
 _COUNTED = frozenset({"ncpus", "mem", "ngpus"})
 _UNPLACED = frozenset({"mpiprocs", "ompthreads", "nchunk"})
 _NOT_OF_SITE = _COUNTED | _UNPLACED | DURATION_RESOURCES | {"nodect"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How the chunks of a job are to lie.
+
+    Attributes:
+        access: who else may be on its vnodes.
+        own_hosts: no two chunks share a host.
+        own_vnodes: each chunk has one vnode, and no two chunks share it.
+    """
+
+    access: AccessPolicy | None = None
+    own_hosts: bool = False
+    own_vnodes: bool = False
+
+    @classmethod
+    def of(cls, request: Request) -> Wishes:
+        """Those of a job."""
+        own_vnodes = any(piece.on_own_part for piece in request.pieces)
+        return cls(request.access, request.is_scattered, own_vnodes)
 
 
 class NotFreeError(ModelError):
@@ -61,6 +85,7 @@ class VnodeAccounts:
         self._kinds = kinds
         self.vnodes = {vnode.name: vnode for vnode in vnodes}
         self.hosts: Mapping[str, Sequence[Vnode]] = by_host(self.vnodes.values())
+        self._host_of = {vnode.name: host for host, members in self.hosts.items() for vnode in members}
         self._free = {
             name: {resource: vnode.free(resource) for resource in vnode.available}
             for name, vnode in self.vnodes.items()
@@ -68,16 +93,19 @@ class VnodeAccounts:
         self._taken_alone = {name for name, vnode in self.vnodes.items() if vnode.is_taken_alone}
         self._in_use = {name for name, vnode in self.vnodes.items() if vnode.jobs}
 
-    def take(self, elements: Elements, *, alone: bool) -> None:
-        """This was ordered."""
+    def take(self, elements: Elements, access: AccessPolicy | None = None) -> None:
+        """This was ordered for a job of this kind."""
         for share in (each for element in elements for each in element):
             free = self._free.setdefault(share.vnode, {})
             for name, text in share.words:
                 free[name] = free.get(name, 0) - amount_of(text)
             vnode = self.vnodes.get(share.vnode)
             self._in_use.add(share.vnode)
-            if alone or (vnode is not None and vnode.is_exclusive):
+            alone = Alone.NOTHING if vnode is None else alone_on(vnode.sharing, access)
+            if alone is not Alone.NOTHING:
                 self._taken_alone.add(share.vnode)
+            if vnode is not None and alone is Alone.NODE:
+                self._taken_alone.update(each.name for each in self._on_host_of(vnode))
 
     def give_back(self, elements: Elements) -> None:
         """It was refused. A vnode that is kept for one job alone stays so until the next look."""
@@ -86,15 +114,14 @@ class VnodeAccounts:
                 self._free[share.vnode][name] += amount_of(text)
 
     def elements(
-        self, select: Sequence[AskedChunk], allocation: Sequence[NodeShare], *, alone: bool, scattered: bool
+        self, select: Sequence[AskedChunk], allocation: Sequence[NodeShare], how: Wishes
     ) -> Elements:
         """One element for each chunk, on these hosts.
 
         Args:
             select: chunks of the job, in its order.
             allocation: what was decided, by host.
-            alone: whether the job wants vnodes without another job.
-            scattered: whether no two chunks may share a host.
+            how: the job is placed.
 
         Raises:
             NotFreeError: it does not fit.
@@ -105,7 +132,7 @@ class VnodeAccounts:
         trouble: NotFreeError | None = None
         for order in (as_asked, largest, list(reversed(largest))):
             try:
-                return self._in_order(asked, order, allocation, alone, scattered)
+                return self._in_order(asked, order, allocation, how)
             except NotFreeError as error:
                 trouble = trouble or error
         assert trouble is not None
@@ -116,11 +143,12 @@ class VnodeAccounts:
         asked: Sequence[_CountedChunk],
         order: Sequence[int],
         allocation: Sequence[NodeShare],
-        alone: bool,
-        scattered: bool,
+        how: Wishes,
     ) -> Elements:
         """The chunks in an order, each on the first host whose share it fits into."""
+        scattered = how.own_hosts
         left = [[share.slots, share.gpus] for share in allocation]
+        own: set[str] = set()
         used = [False] * len(allocation)
         free = {
             vnode.name: dict(self._free[vnode.name])
@@ -139,49 +167,60 @@ class VnodeAccounts:
                 hosts.sort(key=lambda i: (left[i] != [slots, gpus], i)) if scattered else None
                 element = None
                 for first in hosts:
-                    element = self._on_host(str(allocation[first].node), chunk, free, alone)
+                    element = self._on_host(str(allocation[first].node), chunk, free, own, how)
                     if element is not None:
                         break
                 if element is None:
-                    raise NotFreeError(self._why(chunk, allocation, alone))
+                    raise NotFreeError(self._why(chunk, allocation, how.access))
                 left[first][0] -= slots
                 left[first][1] -= gpus
                 used[first] = True
+                own.update(share.vnode for share in element)
                 found.setdefault(place, []).append(element)
                 first = 0 if scattered else first
         return tuple(element for place in sorted(found) for element in found[place])
 
     def _on_host(
-        self, host: str, chunk: _CountedChunk, free: dict[str, dict[str, int]], alone: bool
+        self, host: str, chunk: _CountedChunk, free: dict[str, dict[str, int]], own: Set[str], how: Wishes
     ) -> tuple[VnodeShare, ...] | None:
-        """The chunk on one vnode of the host, else over several of them; taken from `free`."""
+        """The chunk on one vnode of the host, else over several of them; taken from `free`.
+
+        Args:
+            host: by its node.
+            chunk: one of the job.
+            free: amounts by vnode.
+            own: vnodes that the job's chunks before are on.
+            how: it is placed.
+        """
         fitting = [
             vnode for vnode in self.hosts.get(host, ())
-            if not self._closed(vnode, alone) and chunk.properties <= set(vnode.properties)
+            if not self._closed(vnode, how.access) and chunk.properties <= set(vnode.properties)
+            and not (how.own_vnodes and vnode.name in own)
         ]  # fmt: skip
-        single = [
-            vnode for vnode in fitting
-            if all(free[vnode.name].get(name, 0) >= n for name, n in chunk.needs.items())
-        ]  # fmt: skip
-        if single:
-            # GPUs are left for those who ask for them, and large gaps for large chunks.
-            best = min(single, key=lambda v: (free[v.name].get("ngpus", 0), free[v.name].get("ncpus", 0)))
-            parts = [(best.name, dict(chunk.needs))]
-        else:
-            parts = _spread(chunk.needs, [(vnode.name, free[vnode.name]) for vnode in fitting])
+        parts = taken_of(
+            chunk.needs, [(vnode.name, free[vnode.name]) for vnode in fitting], may_spread=not how.own_vnodes
+        )
         if not parts:
             return None
         for name, amounts in parts:
             for resource, n in amounts.items():
                 free[name][resource] = free[name].get(resource, 0) - n
-        if single:
+        if len(parts) == 1:
             return (VnodeShare(parts[0][0], tuple(chunk.texts.items())),)
         return tuple(VnodeShare(name, _words(amounts, chunk.texts)) for name, amounts in parts)
 
-    def _closed(self, vnode: Vnode, alone: bool) -> bool:
-        return not vnode.is_open or vnode.name in self._taken_alone or (alone and vnode.name in self._in_use)
+    def _closed(self, vnode: Vnode, access: AccessPolicy | None) -> bool:
+        if not vnode.is_open or vnode.name in self._taken_alone:
+            return True
+        alone = alone_on(vnode.sharing, access)
+        beside = self._on_host_of(vnode) if alone is Alone.NODE else (vnode,)
+        return alone is not Alone.NOTHING and any(each.name in self._in_use for each in beside)
 
-    def _why(self, chunk: _CountedChunk, allocation: Sequence[NodeShare], alone: bool) -> str:
+    def _on_host_of(self, vnode: Vnode) -> Sequence[Vnode]:
+        """All vnodes of its host."""
+        return self.hosts.get(self._host_of[vnode.name], ())
+
+    def _why(self, chunk: _CountedChunk, allocation: Sequence[NodeShare], access: AccessPolicy | None) -> str:
         """Which chunk fits nowhere, and what is against the first vnode."""
         for share in allocation:
             for vnode in self.hosts.get(share.node, ()):
@@ -190,7 +229,7 @@ class VnodeAccounts:
                         ", ".join(sorted(state.value for state in vnode.states)) or f"of queue {vnode.queue}"
                     )
                     return f"vnode {vnode.name} takes no job: {words}"
-                if self._closed(vnode, alone) and len(self.hosts[share.node]) == 1:
+                if self._closed(vnode, access) and len(self.hosts[share.node]) == 1:
                     return f"vnode {vnode.name} is in use, and one job has it alone"
         where = ", ".join(str(share.node) for share in allocation[:3])
         return f"{chunk.words} is not free on {where} any more"
@@ -253,24 +292,6 @@ class SiteAccounts:
         """The job was ordered; with a sign of -1, that was refused."""
         for key, n in self._asked(job).items() if self._left else ():
             self._left[key] -= sign * n
-
-
-def _spread(
-    needs: Mapping[str, int], vnodes: Sequence[tuple[str, dict[str, int]]]
-) -> list[tuple[str, dict[str, int]]]:
-    """The needs over several vnodes, as much as each has; empty: they have too little together."""
-    left = {name: n for name, n in needs.items() if n}
-    parts: list[tuple[str, dict[str, int]]] = []
-    for vnode, free in vnodes:
-        here = {name: min(n, free.get(name, 0)) for name, n in left.items() if free.get(name, 0) > 0}
-        # Memory alone would join a vnode whose processors are all taken.
-        if not here or (left.get("ncpus") and not here.get("ncpus") and not here.get("ngpus")):
-            continue
-        parts.append((vnode, here))
-        left = {name: n - here.get(name, 0) for name, n in left.items() if n > here.get(name, 0)}
-        if not left:
-            return parts
-    return parts if not left else []
 
 
 def _words(amounts: Mapping[str, int], texts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -44,7 +44,7 @@ from torque_sched.daemon.pending_orders import PendingOrders
 from torque_sched.decide.context import Context, Reservation
 from torque_sched.decide.decide import decide
 from torque_sched.decide.rules import NodeRules
-from torque_sched.decide.settings import Settings
+from torque_sched.decide.settings import Settings, new_backfill
 from torque_sched.errors import DocumentError, RecordError, SnapshotError
 from torque_sched.model.cluster import JobId, NodeName
 from torque_sched.model.decisions import Decision, Hold, NodeShare, Reserve, Start
@@ -247,7 +247,10 @@ def test_a_host_is_the_sum_of_its_vnodes() -> None:
     }  # fmt: skip
     found = snapshot(outputs)
     node = found.node_by_name[NodeName("node1")]
-    assert (node.slots, node.mem_bytes, node.is_exclusive) == (4, 8 * 2**30, True)
+    assert (node.slots, node.mem_bytes, node.is_exclusive) == (4, 8 * 2**30, False)
+    assert [(part.name, part.has["ncpus"], part.sharing.value) for part in node.parts] == [
+        ("node1", 2, "default_shared"), ("node1[0]", 1, "default_shared"), ("node1[1]", 1, "default_excl"),
+    ]  # fmt: skip
     assert found.jobs[0].slots_by_node() == {"node1": 2}
     stale = snapshot(outputs | {"nodes": as_text("stale-pbsnodes-av-json", "nodes")})
     assert stale.node_by_name[NodeName("node1")].slots == 2
@@ -365,6 +368,83 @@ def test_who_wants_a_host_alone_waits_for_an_empty_one_and_keeps_others_out(plac
     found = decisions(outputs_of([running, job(1, "1:ncpus=1", place), job(2, "1:ncpus=4")], vnodes))
     assert hosts(found["1.head"]) == ["n2:1"]
     assert not isinstance(found["2.head"], Start)
+
+
+def host(name: str, *used: int, n_vnodes: int = 2, **more: Any) -> list[tuple[str, Any]]:
+    """A host of vnodes with two processors each, of which so many are used by job 9."""
+    return [
+        vnode(f"{name}[{i}]", 2, n, host=name, **({"jobs": "9.head/0"} if n else {}), **more)
+        for i, n in enumerate((*used, *[0] * (n_vnodes - len(used))))
+    ]  # fmt: skip
+
+
+RUNS = job(
+    9,
+    place="shared",
+    job_state="R",
+    exec_vnode="(h[0]:ncpus=1)",
+    substate=42,
+    stime="Sun Nov 22 14:45:00 2026",
+)
+
+
+@pytest.mark.parametrize(
+    ("select", "place", "vnodes", "elements"),
+    [
+        # One chunk for each vnode, two on a host of two.
+        ("2:ncpus=1", "vscatter", host("h"), "(h[0]:ncpus=1)+(h[1]:ncpus=1)"),
+        ("2:ncpus=1", "free", host("h"), "(h[0]:ncpus=1)+(h[0]:ncpus=1)"),
+        ("3:ncpus=1", "vscatter", [*host("h"), *host("k")], "(h[0]:ncpus=1)+(h[1]:ncpus=1)+(k[0]:ncpus=1)"),
+        ("1:ncpus=1+1:ncpus=2", "vscatter", host("h"), "(h[0]:ncpus=1)+(h[1]:ncpus=2)"),
+        ("2:ncpus=2", "vscatter", [*host("h", 1), *host("k")], "(k[0]:ncpus=2)+(k[1]:ncpus=2)"),
+        ("3:ncpus=1", "vscatter", host("h"), Reason.NEVER_FITS),
+        ("1:ncpus=3", "vscatter", host("h"), Reason.NEVER_FITS),
+        ("1:ncpus=3", "free", host("h"), "(h[0]:ncpus=2+h[1]:ncpus=1)"),
+        # Alone on its vnodes, and others on those beside them.
+        ("1:ncpus=1", "excl", host("h", 1), "(h[1]:ncpus=1)"),
+        ("1:ncpus=1", "exclhost", host("h", 1), Reason.NO_EMPTY_NODES),
+        ("1:ncpus=1", "exclhost", [*host("h", 1), *host("k")], "(k[0]:ncpus=1)"),
+        ("1:ncpus=3", "excl", host("h", 1), None),
+        ("2:ncpus=1", "pack:excl", host("h", 1), "(h[1]:ncpus=1)+(h[1]:ncpus=1)"),
+        ("2:ncpus=1", "scatter:excl", [*host("h", 1), *host("k", 1)], "(h[1]:ncpus=1)+(k[1]:ncpus=1)"),
+        # What the administrator says of a vnode, and what of it the job may change.
+        ("1:ncpus=1", "free", host("h", 1, sharing="default_excl"), "(h[1]:ncpus=1)"),
+        ("1:ncpus=2", "shared", host("h", 1, sharing="force_excl"), "(h[1]:ncpus=2)"),
+        ("1:ncpus=1", "shared", host("h", 1, n_vnodes=1, sharing="default_excl"), "(h[0]:ncpus=1)"),
+        ("1:ncpus=1", "free", host("h", 1, sharing="default_exclhost"), Reason.NO_EMPTY_NODES),
+        ("1:ncpus=1", "excl", host("h", 1, sharing="ignore_excl"), "(h[0]:ncpus=1)"),
+        # What a chunk asks for is on one vnode, not on the host's vnodes together.
+        ("1:ncpus=2:feature=fast", "free",
+         [vnode("h[0]", 1, host="h", resources_available__feature="fast"), vnode("h[1]", 4, host="h")],
+         Reason.NEVER_FITS),
+    ],
+)  # fmt: skip
+def test_vnodes_of_a_host_are_taken_one_by_one(
+    select: str, place: str, vnodes: list[Any], elements: str | Reason | None
+) -> None:
+    outputs = outputs_of([RUNS, job(1, select, place)], vnodes)
+    if elements is None:
+        assert isinstance(decisions(outputs)["1.head"], Reserve)
+        return
+    if isinstance(elements, Reason):
+        (found,) = decisions(outputs).values()
+        assert isinstance(found, Hold)
+        assert found.reason is elements, found
+        return
+    orders, results = act(outputs)
+    assert orders == [("qrun", "-a", "-H", elements, "1.head")]
+    assert results["1.head"].kind is OrderKind.STARTED
+
+
+@pytest.mark.parametrize("backfill", ["aged", "conservative"])
+@pytest.mark.parametrize(
+    ("place", "started"), [("excl", ["1", "2"]), ("exclhost", ["1"]), ("vscatter", ["1", "2", "3", "4"])]
+)
+def test_jobs_of_one_cycle_see_each_others_vnodes(place: str, started: list[str], backfill: str) -> None:
+    outputs = outputs_of([job(n, "1:ncpus=1", place) for n in (1, 2, 3, 4)], host("h"))
+    settings = replace(PLAIN, backfill=new_backfill(backfill))
+    found = {each.job: each for each in decide(snapshot(outputs), settings, Context())}
+    assert [n for n in ("1", "2", "3", "4") if isinstance(found[JobId(f"{n}.head")], Start)] == started
 
 
 def test_sharing_of_the_vnode_itself() -> None:

@@ -38,6 +38,7 @@ from torque_sched.model.cluster import (
     Server,
     SiteResource,
 )
+from torque_sched.model.parts import NodePart, Sharing
 from torque_sched.model.snapshot import NodeReservation
 from torque_sched.model.states import JobState, NodeState
 from torque_sched.model.units import count
@@ -57,7 +58,7 @@ _CLOSED = frozenset(
 _NOT_COUNTED = frozenset({"arch", "host", "vnode", "aoe", "eoe", "Qlist", "software"})
 _NO_PROPERTIES = frozenset({"torque_sched_sample"})
 """What a hook of ours shows there (`openpbs.loads`)."""
-_EXCLUSIVE = frozenset({"default_excl", "default_exclhost", "force_excl", "force_exclhost"})
+_SHARINGS = {each.value: each for each in Sharing}
 _OWN_COUNTS = frozenset({"ncpus", "mem", "ngpus"})
 _NOBODY = JobId("nobody")
 _SET_RESOURCE = re.compile(r"set resource (\S+) (type|flag) = (\S+)")
@@ -89,7 +90,7 @@ class Vnode:
     assigned: Mapping[str, int]
     properties: tuple[str, ...] = ()
     jobs: Mapping[str, int] = field(default_factory=dict)
-    is_exclusive: bool = False
+    sharing: Sharing = Sharing.DEFAULT_SHARED
     n_cpus: int | None = None
     comment: str = ""
     partition: str = ""
@@ -109,7 +110,15 @@ class Vnode:
     def is_taken_alone(self) -> bool:
         """Whether a job has it alone."""
         is_busy = bool(self.jobs) or self.assigned.get("ncpus", 0) > 0
-        return NodeState.JOB_EXCLUSIVE in self.states or (self.is_exclusive and is_busy)
+        is_forced = self.sharing in {Sharing.FORCE_EXCL, Sharing.FORCE_EXCLHOST}
+        return NodeState.JOB_EXCLUSIVE in self.states or (is_forced and is_busy)
+
+    def as_part(self) -> NodePart:
+        """It as a part of its host."""
+        return NodePart(
+            self.name, dict(self.available), {name: self.free(name) for name in self.available},
+            frozenset(self.properties), self.sharing, tuple(self.jobs), self.is_taken_alone,
+        )  # fmt: skip
 
 
 def parse_definitions(text: str) -> Kinds | None:
@@ -191,7 +200,8 @@ def _vnode(block: Block, kinds: Kinds) -> Vnode:
             _STATES.get(word.lower(), NodeState.OTHER) for word in words if word.lower() not in _FREE
         ),
         available=amounts[_AVAILABLE], assigned=amounts[_ASSIGNED], properties=tuple(properties),
-        jobs=_jobs_of(given.get("jobs", "")), is_exclusive=given.get("sharing", "") in _EXCLUSIVE,
+        jobs=_jobs_of(given.get("jobs", "")),
+        sharing=_SHARINGS.get(given.get("sharing", ""), Sharing.DEFAULT_SHARED),
         n_cpus=count(given["pcpus"]) if "pcpus" in given else None, comment=given.get("comment", ""),
         partition=given.get("partition", ""), queue=given.get("queue", ""), reservations=reservations,
     )  # fmt: skip
@@ -253,7 +263,8 @@ def node_of(name: str, vnodes: Sequence[Vnode]) -> Node:
         properties=tuple(dict.fromkeys(word for vnode in (usable or vnodes) for word in vnode.properties)),
         gpus=sum(v.available.get("ngpus", 0) if v.is_open else v.assigned.get("ngpus", 0) for v in vnodes),
         jobs=tuple(JobSlots(JobId(job), 0, n - 1) for job, n in jobs.items()),
-        is_exclusive=any(vnode.is_exclusive for vnode in usable),
+        sharing=_sharing_of(usable),
+        parts=tuple(vnode.as_part() for vnode in usable) if len(vnodes) > 1 else (),
         mem_assigned_bytes=sum(vnode.assigned.get("mem", 0) for vnode in usable),
         others={
             resource: SiteResource(
@@ -268,6 +279,15 @@ def node_of(name: str, vnodes: Sequence[Vnode]) -> Node:
             physmem_bytes=sum(v.available["mem"] for v in has_memory) if has_memory else None,
         ),
     )  # fmt: skip
+
+
+def _sharing_of(vnodes: Sequence[Vnode]) -> Sharing:
+    """How a host is shared: that of its only vnode; of several, only what is said of the whole host."""
+    found = {vnode.sharing for vnode in vnodes}
+    if len(found) == len(vnodes) == 1:
+        return found.pop()
+    of_hosts = (Sharing.FORCE_EXCLHOST, Sharing.DEFAULT_EXCLHOST)
+    return next((each for each in of_hosts if each in found), Sharing.DEFAULT_SHARED)
 
 
 def idle_nodes(data: bytes | str, command: str) -> Parsed[Node]:

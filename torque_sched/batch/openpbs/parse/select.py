@@ -17,7 +17,7 @@ import functools
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torque_sched.errors import ModelError, RecordError
 from torque_sched.model.request import AccessPolicy, Chunk, GenericResource, Request
@@ -31,6 +31,9 @@ _SHARINGS = frozenset({"shared", "excl", "exclhost"})
 _NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,9})?")
 _NO_DEMAND = frozenset({"mpiprocs", "ompthreads", "nchunk"})
 """Words of a chunk that say how it runs, not where."""
+_ACCESS = {
+    "shared": AccessPolicy.SHARED, "excl": AccessPolicy.SINGLE_PART, "exclhost": AccessPolicy.SINGLE_JOB,
+}  # fmt: skip
 _PROVISIONED = frozenset({"aoe", "eoe"})
 _OF_CHUNKS = frozenset(
     {
@@ -202,7 +205,9 @@ def _request(
     chunks = tuple(_chunk(each, kinds) for each in asked)
     in_chunks = {name for each in asked for name, _ in each.words}
     is_pack = how.arrangement == "pack" or how.group == "host"
-    is_scattered = how.arrangement in {"scatter", "vscatter"} and not is_pack
+    is_scattered = how.arrangement == "scatter" and not is_pack
+    if how.arrangement == "vscatter":
+        chunks = tuple(replace(chunk, on_own_part=True) for chunk in chunks)
     if is_pack:
         chunks = (_packed(chunks),)
     is_free = not is_scattered and sum(chunk.count for chunk in chunks) > 1
@@ -220,7 +225,7 @@ def _request(
         walltime_s=walltime_s,
         cput_s=cput_s,
         gres=tuple(gres),
-        access=AccessPolicy.SINGLE_JOB if how.sharing in {"excl", "exclhost"} else None,
+        access=_ACCESS.get(how.sharing),
         nodes_text=select,
         software=dict(of_job).get("Resource_List.software", ""),
     )
@@ -262,6 +267,7 @@ def _packed(chunks: tuple[Chunk, ...]) -> Chunk:
         mem_bytes=sum(chunk.count * chunk.mem_bytes for chunk in chunks),
         properties=tuple(dict.fromkeys(word for chunk in chunks for word in chunk.properties)),
         others=tuple(sorted(others.items())),
+        joined=chunks,
     )
 
 
