@@ -39,7 +39,6 @@ from torque_sched.daemon.standing_reservations import (
     StandingReservation,
     minute_of,
 )
-from torque_sched.decide.context import Reservation
 from torque_sched.decide.fair_share import DEFAULT_GPU_WEIGHT
 from torque_sched.decide.rules import (
     GpuRules,
@@ -63,7 +62,7 @@ from torque_sched.decide.settings import (
 from torque_sched.errors import ConfigError
 from torque_sched.learn.ensemble import PREDICTORS
 from torque_sched.model.cluster import Job, NodeName
-from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.snapshot import Reservation, Snapshot
 
 _RENAMED = {
     "words_of_c": "pbs_sched_reasons_only",

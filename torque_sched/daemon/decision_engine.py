@@ -8,15 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from torque_sched.daemon.pending_orders import PendingOrders
 from torque_sched.decide.admission import AdmissionCheck
-from torque_sched.decide.context import (
-    Context,
-    Prediction,
-    Predictions,
-    Remembered,
-    Reservation,
-    Window,
-    starting,
-)
+from torque_sched.decide.context import Context, Prediction, Predictions, Remembered, Window, starting
 from torque_sched.decide.decide import Decider
 from torque_sched.decide.expected import EXPECTED_JOBS, expected_starts
 from torque_sched.decide.settings import Settings
@@ -27,7 +19,7 @@ from torque_sched.learn.promises import Change, Outcome
 from torque_sched.learn.usage import ACCOUNT, GROUP, USER, pending_runs
 from torque_sched.model.cluster import Job, JobId
 from torque_sched.model.decisions import Decision, Hold, Start
-from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.snapshot import Reservation, Snapshot
 
 
 @dataclass(slots=True)
@@ -99,10 +91,7 @@ class DecisionEngine:
             reservations=(
                 *self._reservations(snapshot),
                 *self.history.reservations(snapshot.now_s),
-                *(
-                    Reservation(each.name, each.nodes, each.start_s, each.end_s, each.users)
-                    for each in snapshot.reservations
-                ),
+                *snapshot.reservations,
             ),
             dedicated=self._dedicated,
             last_node=self._remembered.last_node,

@@ -17,7 +17,7 @@ from torque_sched.model.cluster import Job, JobId, Node, NodeName
 from torque_sched.model.decisions import Decision, GuaranteedStart, NodeShare, Reserve, Start
 from torque_sched.model.lengths import CORRECTIONS_S
 from torque_sched.model.request import Request
-from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.snapshot import Reservation, Snapshot
 from torque_sched.model.states import JobState
 
 
@@ -181,22 +181,6 @@ class Window:
 
     start_s: float
     end_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """Nodes kept from ``start_s`` to ``end_s`` for some users; for nobody: maintenance."""
-
-    name: str
-    nodes: frozenset[NodeName]
-    start_s: float
-    end_s: float
-    users: frozenset[str] = frozenset()
-
-    @property
-    def shown_name(self) -> str:
-        """The name that owners of jobs read; a hold of the grid has none of use to them."""
-        return "another site" if self.name.startswith("grid:") else self.name
 
 
 @dataclass(frozen=True, slots=True)

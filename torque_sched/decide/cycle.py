@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torque_sched.decide.admission import AdmissionCheck, Limits
 from torque_sched.decide.backfill.rule import PRIORITY, PlanningBackfill
-from torque_sched.decide.context import Context, Prediction, Reservation
+from torque_sched.decide.context import Context, Prediction
 from torque_sched.decide.ledger import KeptAccounts, open_ledger
 from torque_sched.decide.needs import Fit, ResourceChunk, Shape, Shapes
 from torque_sched.decide.plan import Priority, outranked
@@ -20,7 +20,7 @@ from torque_sched.decide.why import Why
 from torque_sched.model.cluster import Job, JobId, NodeName, QueueName
 from torque_sched.model.decisions import Hold
 from torque_sched.model.reasons import Reason
-from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.snapshot import Reservation, Snapshot
 from torque_sched.model.states import JobState
 from torque_sched.model.texts import time_text
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from torque_sched.decide.context import Context, Load, Measured, Reservation, measured_by_node
+from torque_sched.decide.context import Context, Lengths, Load, Measured, measured_by_node
 from torque_sched.decide.needs import ResourceChunk, Shape, memory_of_share
 from torque_sched.decide.node_ledger import Held, NodeLedger, Refusal
 from torque_sched.decide.rules import GpuRules, MemoryRules, NodeRules, Rates
 from torque_sched.model.cluster import GpuDevice, Job, JobId, Node, NodeName
 from torque_sched.model.decisions import NodeShare
 from torque_sched.model.request import AccessPolicy, Request
-from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.snapshot import Reservation, Snapshot
 from torque_sched.model.states import JobState, NodeState
 
 _NO_RATES = Rates()
@@ -155,7 +156,10 @@ def open_ledger(
         now.pending = frozenset(share.node for start in context.pending for share in start.allocation)
         now.newest_s = snapshot.report_age_s(0.0)
         now.ages = _ages(snapshot, context.measured, rules, kept if kept.rules == now.rules else None)
-        places = kept.changed(now, snapshot)
+        names = {name for each in context.reservations for name, _ in each.held}
+        own = {place for place, node in enumerate(snapshot.nodes) if node.name in names} if names else set()
+        # What they leave beside what runs changes with time.
+        places = sorted({*kept.changed(now, snapshot), *own})
     before = kept.ledger if kept is not None else None
     ledger = _with_fresh(snapshot, before, places, rules)
     ledger.keeps_slots = kept_per_gpu > 0 and any(node.gpus for node in snapshot.nodes)
@@ -170,7 +174,7 @@ def open_ledger(
         entry.kept_per_gpu = kept_per_gpu
         entry.unknown_is_mean = rules.unknown_is_mean
     _open_pending(ledger, context)
-    _open_reservations(fresh, context.reservations)
+    _open_reservations(ledger, fresh, context.reservations)
     _open_ticks(ledger, context.last_node)
     if kept is not None:
         kept.ledger = ledger
@@ -470,13 +474,42 @@ def _occupy_share(ledger: Ledger, job: Job, share: NodeShare) -> None:
     ledger.held.setdefault(entry.name, []).append(Held(job, share.slots, share.gpus, mem, vmem))
 
 
-def _open_reservations(fresh: Iterable[NodeLedger], reservations: Iterable[Reservation]) -> None:
+def _open_reservations(
+    ledger: Ledger, fresh: Iterable[NodeLedger], reservations: Iterable[Reservation]
+) -> None:
     by_name = {entry.name: entry for entry in fresh}
+    of_amounts: dict[NodeName, list[tuple[Reservation, dict[str, int]]]] = {}
     for reservation in reservations:
-        for name in reservation.nodes:
+        for name, amounts in reservation.held:
+            if name in by_name and reservation.end_s > ledger.snapshot.now_s:
+                of_amounts.setdefault(name, []).append((reservation, dict(amounts)))
+        for name in reservation.nodes if not reservation.held else ():
             entry = by_name.get(name)
             if entry is not None:
                 entry.keep_out([(reservation.start_s, reservation.end_s, reservation.users)])
+    for name, found in of_amounts.items():
+        _keep_amounts(ledger, by_name[name], found)
+
+
+def _keep_amounts(
+    ledger: Ledger, entry: NodeLedger, found: Sequence[tuple[Reservation, dict[str, int]]]
+) -> None:
+    """Reservations of a part of a node: what they keep now, and what they leave when they begin."""
+    now_s = ledger.snapshot.now_s
+    lengths = Lengths(now_s, None, default_s=0.0, slack_s=0.0)
+    for one, _ in found:
+        if one.start_s <= now_s:
+            continue
+        together = Counter[str]()
+        for other, amounts in found:
+            if other.start_s < one.end_s and one.start_s < other.end_s:
+                together.update(amounts)
+        held = ledger.held.get(entry.name, ())
+        ended = [each for each in held if lengths.end_s(each.job) <= one.start_s]
+        entry.reserve_later(one.start_s, one.end_s, together, ended)
+    for one, amounts in found:
+        if one.start_s <= now_s:
+            entry.reserve_now(amounts)
 
 
 def _open_ticks(ledger: Ledger, last_node: NodeName | None) -> None:

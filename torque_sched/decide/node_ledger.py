@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -120,6 +120,31 @@ class NodeEnds:
         return self.from_s <= now_s < self.until_s or now_s == self.from_s
 
 
+@dataclass(slots=True)
+class KeptAmounts:
+    """What a reservation to come leaves beside what runs until then, and what starts meanwhile.
+
+    Attributes:
+        spare: by resource, of those that it keeps.
+    """
+
+    start_s: float
+    end_s: float
+    spare: dict[str, float]
+
+    def keeps_out(self, piece: ResourceChunk, now_s: float, until_s: float) -> bool:
+        """Whether the piece would run into it, and asks for more than it leaves."""
+        if until_s <= self.start_s or now_s >= self.end_s:
+            return False
+        return any(n > self.spare.get(name, INFINITE) for name, n in needs_of(piece).items())
+
+    def take(self, piece: ResourceChunk, until_s: float) -> None:
+        """The piece starts now."""
+        for name, n in needs_of(piece).items() if until_s > self.start_s else ():
+            if name in self.spare:
+                self.spare[name] -= n
+
+
 class PartsLedger:
     """What is left of each part of a node.
 
@@ -134,10 +159,6 @@ class PartsLedger:
         self._free = [dict(part.free) for part in parts]
         self._taken = [part.is_taken for part in parts]
         self._in_use = [bool(part.jobs) for part in parts]
-
-    def n_used_by(self, job: str) -> int:
-        """How many parts a job is on; at least one."""
-        return max(1, sum(job in part.jobs for part in self._parts))
 
     def places(
         self, piece: ResourceChunk, access: AccessPolicy | None, *, is_idle: bool = False
@@ -226,6 +247,7 @@ class NodeLedger:
         "is_closed",
         "is_taken",
         "job_users",
+        "kept_amounts",
         "kept_per_gpu",
         "loadave",
         "mem_bytes",
@@ -241,6 +263,7 @@ class NodeLedger:
         "properties",
         "rates",
         "reserved",
+        "reserved_now",
         "single_user",
         "slots",
         "slots_free",
@@ -294,6 +317,9 @@ class NodeLedger:
         self.spare_bytes = 0.0
         #: Reservations: (start, end, users who may).
         self.reserved: tuple[tuple[float, float, frozenset[str]], ...] = ()
+        #: Of reservations of amounts: those to come; slots and GPUs for those of now.
+        self.kept_amounts: list[KeptAmounts] = []
+        self.reserved_now = (0, 0)
         self.tick = 0
         self.version = 0
         #: A job was started here in this cycle.
@@ -395,6 +421,8 @@ class NodeLedger:
         for start_s, end_s, users in self.reserved:
             if until_s > start_s and now_s < end_s and user not in users:
                 return True
+        if any(kept.keeps_out(piece, now_s, until_s) for kept in self.kept_amounts):
+            return True
         if until_s <= self.promised_s:
             return False
         mem_bytes = piece.with_swap_bytes
@@ -459,6 +487,8 @@ class NodeLedger:
             self.is_closed = True
         elif shape.access is AccessPolicy.SINGLE_USER:
             self.single_user = user
+        for kept in self.kept_amounts:
+            kept.take(piece, until_s)
         if until_s > self.promised_s:
             self.spare_slots -= piece.slots
             self.spare_gpus -= piece.gpus
@@ -474,6 +504,30 @@ class NodeLedger:
         self.spare_slots = min(self.spare_slots, spare_slots)
         self.spare_gpus = min(self.spare_gpus, spare_gpus)
         self.spare_bytes = min(self.spare_bytes, spare_bytes)
+
+    def reserve_now(self, amounts: Mapping[str, int]) -> None:
+        """A reservation runs that keeps this for its own jobs."""
+        slots, gpus = amounts.get("ncpus", 0), amounts.get("ngpus", 0)
+        slots, gpus = min(slots, self.slots_free), min(gpus, self.gpus_free)
+        self.slots_free -= slots
+        self.gpus_free -= gpus
+        del self.gpus_clean[:gpus]
+        self.commit_memory(amounts.get("mem", 0), 0)
+        self.commit_others((name, n) for name, n in amounts.items() if name in self.others_free)
+        self.reserved_now = self.reserved_now[0] + slots, self.reserved_now[1] + gpus
+
+    def reserve_later(
+        self, start_s: float, end_s: float, amounts: Mapping[str, int], ended: Sequence[Held]
+    ) -> None:
+        """A reservation is to come that keeps this; `ended`: what is held until it begins, and no longer."""
+        free: dict[str, float] = {
+            "ncpus": self.slots_free + sum(each.slots for each in ended),
+            "ngpus": self.gpus_free + sum(each.gpus for each in ended),
+            "mem": self.mem_free_bytes + sum(each.mem_bytes for each in ended),
+            **self.others_free,
+        }
+        spare = {name: free[name] - n for name, n in amounts.items() if n and name in free}
+        self.kept_amounts.append(KeptAmounts(start_s, end_s, spare))
 
     def forget_promises(self) -> None:
         """Another cycle begins."""

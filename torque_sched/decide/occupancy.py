@@ -22,7 +22,7 @@ from operator import add
 import numpy as np
 
 from torque_sched.decide.backfill.rule import PlanningBackfill
-from torque_sched.decide.context import Context, Lengths, Reservation, Window
+from torque_sched.decide.context import Context, Lengths, Window
 from torque_sched.decide.ledger import Ledger
 from torque_sched.decide.node_ledger import Held, NodeLedger, Refusal
 from torque_sched.decide.search import operating_system
@@ -41,7 +41,7 @@ from torque_sched.decide.steps import (
 from torque_sched.decide.table import NodeTable, Rows
 from torque_sched.model.cluster import Job, JobId, Node, NodeName
 from torque_sched.model.request import AccessPolicy
-from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.snapshot import Reservation, Snapshot
 from torque_sched.model.states import JobState
 
 _PASSING_S = 600.0
@@ -374,8 +374,9 @@ class Occupancy:
     def _closings(self, entry: NodeLedger, ledger: Ledger, context: Context) -> Iterable[Closed]:
         held = self._on_node[entry.index].values()
         # Slots and GPUs in use of which no job is known: nobody knows until when.
-        slots = entry.slots - entry.slots_free - sum(amounts[SLOTS] for amounts in held)
-        gpus = entry.node.gpus - entry.gpus_free - sum(amounts[GPUS] for amounts in held)
+        slots, gpus = (-n for n in entry.reserved_now)
+        slots += entry.slots - entry.slots_free - sum(amounts[SLOTS] for amounts in held)
+        gpus += entry.node.gpus - entry.gpus_free - sum(amounts[GPUS] for amounts in held)
         if slots > 0 or gpus > 0:
             yield math.inf, (-max(0, slots), -max(0, gpus))
         if self._has_many[self._row_of[entry.index]]:
@@ -413,6 +414,10 @@ class Occupancy:
                 if entry is None:
                     continue
                 less = [0] * BITS + [bit] if bit else [-entry.slots]
+                if reservation.held:
+                    of_node = dict(dict(reservation.held).get(name, ()))
+                    mem = of_node.get("mem", 0)
+                    less = [-of_node.get("ncpus", 0), -of_node.get("ngpus", 0), -mem, -mem]
                 begin_s = self._floor(reservation.start_s)
                 end_s = self._rounded(reservation.end_s)
                 self._add(self._row_of[entry.index], begin_s, end_s, less)
@@ -472,7 +477,7 @@ def _asked(snapshot: Snapshot, context: Context, ledger: Ledger) -> _Asked:
 def _kind(entry: NodeLedger, all_apart: bool, own: frozenset[NodeName], has_system: bool) -> object:
     """Equal for nodes of one slot that no waiting job can tell apart, as far as is known now; None: alone."""
     is_common = entry.slots == 1 and entry.blocked is None and not (entry.node.gpus or entry.is_closed)
-    is_common = is_common and not entry.node.others
+    is_common = is_common and not (entry.node.others or entry.node.only_for)
     if all_apart or not is_common or entry.single_user or entry.reserved or entry.name in own:
         return None
     system = operating_system(entry) if has_system else ""

@@ -154,6 +154,7 @@ class Search:
         self._has_reservations = bool(context.reservations)
         self._names = frozenset(ledger.by_name)
         self._has_parts = any(node.parts is not None for node in ledger.nodes)
+        self._has_own = any(node.node.only_for for node in ledger.nodes)
         self._capable: dict[tuple[object, ...], tuple[NodeLedger, ...]] = {}
         self._least_memory: dict[int, float] = {}
         self._capable_indices: dict[int, frozenset[int]] = {}
@@ -173,7 +174,8 @@ class Search:
         is_node = piece.name is not None and piece.name in self._names
         key = ("kind", piece.name, piece.properties, shape.host, shape.opsys)
         found = self._capable.get(key)
-        if found is None and not (piece.name or piece.properties or shape.host or shape.opsys):
+        is_asked = bool(piece.name or piece.properties or shape.host or shape.opsys or self._has_own)
+        if found is None and not is_asked:
             found = self._capable[key] = self.ledger.nodes
         if found is None:
             found = self._capable[key] = tuple(
@@ -181,6 +183,7 @@ class Search:
                 for node in self.ledger.nodes
                 if matches(piece, node.name, node.properties, is_node)
                 and (shape.host is None or _is_host(node, shape.host))
+                and (not node.node.only_for or node.node.only_for in piece.properties)
                 and (not shape.opsys or operating_system(node) in {"", shape.opsys.lower()})
             )
         return found

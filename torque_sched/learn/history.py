@@ -12,7 +12,7 @@ from datetime import datetime, timezone, tzinfo
 from pathlib import Path
 
 from torque_sched.batch.accounting import read_on
-from torque_sched.decide.context import Measured, PendingStart, PlacedLoad, Reservation
+from torque_sched.decide.context import Measured, PendingStart, PlacedLoad
 from torque_sched.decide.fair_share import DEFAULT_GPU_WEIGHT
 from torque_sched.decide.rules import Rates
 from torque_sched.errors import RecordError, StartupError
@@ -36,7 +36,7 @@ from torque_sched.learn.unreadable import UNREADABLE
 from torque_sched.learn.usage import USER, Run, Usage
 from torque_sched.model.cluster import Job, JobId, NodeName
 from torque_sched.model.decisions import Decision
-from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.snapshot import Reservation, Snapshot
 from torque_sched.model.states import JobState
 
 logger = logging.getLogger(__name__)

@@ -21,11 +21,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torque_sched.decide.context import Reservation
 from torque_sched.errors import ConfigError, StartupError
 from torque_sched.learn.schema import check_files, open_file
 from torque_sched.learn.unreadable import RowForm, UnreadableRows
 from torque_sched.model.cluster import NodeName
+from torque_sched.model.snapshot import Reservation
 
 GRID_PREFIX = "grid:"
 """Names of holds begin so; an administrator's may not."""

@@ -266,6 +266,8 @@ class Node:
     """Whether a job that runs here has the node alone."""
     parts: tuple[NodePart, ...] = ()
     """Of a node with several that a job may have alone."""
+    only_for: str = ""
+    """A property that a job must ask for to lie here: the node is a part of a reservation; empty: none."""
     mem_assigned_bytes: int | None = None
     """Memory that jobs here hold by the server's own account; None: it keeps none."""
     others: Mapping[str, SiteResource] = field(default_factory=dict)

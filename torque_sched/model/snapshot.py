@@ -5,20 +5,33 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from torque_sched.model.cluster import Job, JobId, Node, NodeName, Queue, QueueName, Server
 from torque_sched.model.states import JobState
 
+ReservedAmounts: TypeAlias = tuple[tuple[NodeName, tuple[tuple[str, int], ...]], ...]
+"""By node the amounts of ``ncpus``, ``ngpus``, ``mem`` in bytes and of what the site counts besides."""
+
 
 @dataclass(frozen=True, slots=True)
-class NodeReservation:
-    """Nodes that the batch system itself keeps for some users during [start_s, end_s)."""
+class Reservation:
+    """Nodes kept from ``start_s`` to ``end_s`` for some users; for nobody: maintenance.
+
+    One of the batch system's own keeps only these amounts (``held``): its jobs have nodes of their own there.
+    """
 
     name: str
+    nodes: frozenset[NodeName]
     start_s: float
     end_s: float
-    nodes: frozenset[NodeName]
-    users: frozenset[str]
+    users: frozenset[str] = frozenset()
+    held: ReservedAmounts = ()
+
+    @property
+    def shown_name(self) -> str:
+        """The name that owners of jobs read; a hold of the grid has none of use to them."""
+        return "another site" if self.name.startswith("grid:") else self.name
 
 
 @dataclass(frozen=True)
@@ -37,7 +50,7 @@ class Snapshot:
     jobs: tuple[Job, ...]
     problems: int = 0
     silent_s: float = 0.0
-    reservations: tuple[NodeReservation, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
 
     def report_age_s(self, at_s: float) -> float:
         """How old a report is that the server stamped ``at_s``, whatever this host's clock says."""

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 
-from torque_sched.decide.context import Reservation
 from torque_sched.errors import ConfigError, UnitError
 from torque_sched.model.cluster import Job, JobId, Node, NodeName
-from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.snapshot import Reservation, Snapshot
 from torque_sched.model.units import duration_s
 
 _LONGEST_S = 400 * 86400.0

@@ -141,7 +141,7 @@ def take_picture(options: Options, note: Callable[[str], None]) -> Picture:
         account_usage=usage[ACCOUNT],
         gpu_weight=history.used.gpu_weight,
         reservations=(
-            *config.reservations_at(snapshot), *history.reservations(snapshot.now_s),
+            *config.reservations_at(snapshot), *history.reservations(snapshot.now_s), *snapshot.reservations,
         ),
         dedicated=c_files.dedicated,
         promises=history.promises.carried(snapshot),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from torque_sched.decide.context import Reservation
 from torque_sched.learn.promises import BETTER, MADE, Change, KeptPromise, Outcome
 from torque_sched.learn.store import Store
 from torque_sched.model.cluster import Job
+from torque_sched.model.snapshot import Reservation
 from torque_sched.report.picture import Picture
 from torque_sched.report.tables import clock, table
 from torque_sched.report.words import span

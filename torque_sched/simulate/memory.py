@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from torque_sched.decide.context import Context, Remembered, Reservation, Window
+from torque_sched.decide.context import Context, Remembered, Window
 from torque_sched.decide.fair_share import DEFAULT_GPU_WEIGHT
 from torque_sched.decide.settings import Settings
 from torque_sched.learn.figures import amounts_of
@@ -20,7 +20,7 @@ from torque_sched.learn.rows import EndedJob, said_text
 from torque_sched.learn.usage import ACCOUNT, GROUP, USER, Usage
 from torque_sched.model.cluster import Job, JobId
 from torque_sched.model.decisions import Decision, Start
-from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.snapshot import Reservation, Snapshot
 
 _FORGET_EVERY = 200
 

@@ -16,7 +16,7 @@ from tests.property.torque.backfilling_drive import CAPACITY, JOBS, by_definitio
 from tests.property.torque.live_cluster import LiveCluster
 from torque_sched.decide.backfill.planning import ConservativeBackfill, EasyBackfill
 from torque_sched.decide.backfill.rule import PlanningBackfill
-from torque_sched.decide.context import BackOff, Context, Pause, Reservation, Window
+from torque_sched.decide.context import BackOff, Context, Pause, Window
 from torque_sched.decide.decide import Decider, decide
 from torque_sched.decide.occupancy import Occupancy
 from torque_sched.decide.order import FcfsOrder
@@ -26,7 +26,7 @@ from torque_sched.model.cluster import Job, JobId, Node, NodeName
 from torque_sched.model.decisions import Decision, GuaranteedStart, Hold, Reserve, Start
 from torque_sched.model.reasons import Broken
 from torque_sched.model.request import AccessPolicy
-from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.snapshot import Reservation, Snapshot
 from torque_sched.model.states import JobState, NodeState
 
 SPECS = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,12 +24,18 @@ from torque_sched.batch.openpbs.parse.cluster import (
     node_of,
     parse_definitions,
     parse_queues,
-    parse_reservations,
     parse_server,
     parse_vnodes,
     settled,
 )
 from torque_sched.batch.openpbs.parse.jobs import parse_jobs
+from torque_sched.batch.openpbs.parse.reservations import (
+    Reserved,
+    VnodeReservation,
+    apply_reservations,
+    ordered_name,
+    parse_reservations,
+)
 from torque_sched.batch.openpbs.parse.select import Kinds, parse_select
 from torque_sched.batch.openpbs.parse.text import read_blocks
 from torque_sched.batch.openpbs.placing import (
@@ -45,9 +51,10 @@ from torque_sched.batch.torque.parse.qrun import classify_qrun
 from torque_sched.batch.torque.parse.records import Parsed, decoded
 from torque_sched.batch.torque.pbs import START_COMMAND, Asked, Parts, QueriedServer, quoted, snapshot_of
 from torque_sched.errors import CommandError, ModelError, ParseError, RecordError, SnapshotError
-from torque_sched.model.cluster import Job, JobId, Node, NodeName, Server
+from torque_sched.extras import install_command
+from torque_sched.model.cluster import Job, JobId, Node, NodeName, Queue, Server
 from torque_sched.model.decisions import NodeShare
-from torque_sched.model.snapshot import NodeReservation, Snapshot
+from torque_sched.model.snapshot import Snapshot
 from torque_sched.model.states import JobState
 
 logger = logging.getLogger(__name__)
@@ -104,6 +111,18 @@ class OpenPbsParts:
     parts: Parts
     vnodes: tuple[Vnode, ...]
     kinds: Kinds
+    jobs: tuple[Job, ...]
+    reservations: tuple[VnodeReservation, ...] = ()
+
+    def reserved(self, vnodes: tuple[Vnode, ...]) -> Reserved:
+        """What its reservations make of these vnodes."""
+        host_of = {vnode.name: host for host, members in by_host(vnodes).items() for vnode in members}
+        started = frozenset(queue.name for queue in self.parts.queues.items if queue.is_started)
+        return apply_reservations(self.reservations, vnodes, host_of, self.jobs, started)
+
+
+def _nodes(vnodes: Iterable[Vnode]) -> tuple[Node, ...]:
+    return tuple(node_of(name, members) for name, members in by_host(vnodes).items())
 
 
 def read_parts(outputs: Mapping[str, bytes], memory: ReadBefore) -> OpenPbsParts:
@@ -132,33 +151,31 @@ def _read_parts(outputs: Mapping[str, bytes], memory: ReadBefore) -> OpenPbsPart
         memory.kinds = kinds
     read = parse_vnodes(blocks, kinds)
     vnodes = tuple(vnode for vnode in read.items if is_ours(vnode.partition, partition))
-    hosts = by_host(vnodes)
     jobs = parse_jobs(outputs["jobs"], kinds, seen=memory.jobs)
     ended = parse_jobs(outputs.get("ended", b""), kinds, "qstat -x")
-    reserved = parse_reservations(outputs.get("reservations", b""), hosts)
+    found = parse_reservations(outputs.get("reservations", b""), vnodes)
     shown = {job.id for job in jobs.items}
     finished = tuple(job for job in ended.items if job.id not in shown and job.state.is_final)
-    problems = (*jobs.problems, *ended.problems, *reserved.problems)
+    problems = (*jobs.problems, *ended.problems, *found.problems)
     queues = parse_queues(outputs["queues"], partition)
-    nodes, bound = _bound(hosts, reserved.items)
-    nodes = with_loads(nodes, samples_of(blocks, outputs.get("loads", b"")))
-    queues = replace(
-        queues,
-        items=tuple(
-            replace(queue, features_required=(*queue.features_required, bound[queue.name]))
-            if queue.name in bound
-            else queue
-            for queue in queues.items
-        ),
-    )
-    parts = Parts(
-        Parsed(nodes, read.problems),
-        Parsed((*settled(jobs.items, hosts, memory.settled), *finished), problems),
-        queues,
-        _server(outputs["server"], heed_scheduling=_PAUSES in settings),
-        reserved.items,
-    )
-    return OpenPbsParts(parts, vnodes, kinds)
+    server = _server(outputs["server"], heed_scheduling=_PAUSES in settings)
+    parts = Parts(Parsed((), read.problems), Parsed(jobs.items, problems), queues, server)
+    as_shown = OpenPbsParts(parts, vnodes, kinds, jobs.items, found.items)
+    reserved = as_shown.reserved(vnodes)
+    settled_jobs = settled(jobs.items, by_host(reserved.vnodes), memory.settled, reserved.nodes)
+    nodes = with_loads(_nodes(reserved.vnodes), samples_of(blocks, outputs.get("loads", b"")))
+    queues = replace(queues, items=tuple(_bound(queue, reserved) for queue in queues.items))
+    parts = replace(
+        parts, nodes=Parsed(nodes, read.problems), jobs=Parsed((*settled_jobs, *finished), problems),
+        queues=queues, reservations=reserved.reservations,
+    )  # fmt: skip
+    return replace(as_shown, parts=parts, vnodes=reserved.vnodes)
+
+
+def _bound(queue: Queue, reserved: Reserved) -> Queue:
+    """The queue of a reservation with what its jobs need of nodes."""
+    word = reserved.properties.get(queue.name)
+    return queue if word is None else replace(queue, features_required=(*queue.features_required, word))
 
 
 def _server(output: bytes, *, heed_scheduling: bool) -> Server:
@@ -169,19 +186,6 @@ def _server(output: bytes, *, heed_scheduling: bool) -> Server:
 def is_look(outputs: Mapping[str, bytes]) -> bool:
     """Whether the outputs of a look are those of OpenPBS."""
     return "settings" in outputs
-
-
-def _bound(
-    hosts: Mapping[str, list[Vnode]], reservations: Sequence[NodeReservation]
-) -> tuple[tuple[Node, ...], dict[str, str]]:
-    """The nodes, and by queue of a reservation the property that its nodes have: its jobs run there alone."""
-    bound = {each.name.partition(".")[0]: f"reservation={each.name}" for each in reservations}
-    nodes = []
-    for name, members in hosts.items():
-        node = node_of(name, members)
-        words = tuple(f"reservation={each.name}" for each in reservations if node.name in each.nodes)
-        nodes.append(replace(node, properties=(*node.properties, *words)) if words else node)
-    return tuple(nodes), bound
 
 
 def read_snapshot(
@@ -215,6 +219,7 @@ def not_supported(found: OpenPbsParts, partition: str) -> Iterator[str]:
     ):
         if any(name.startswith(("max_run_soft", "max_run_res_soft")) for name in attributes):
             yield f"soft limits of {place} (max_run_soft) are not used: nothing is preempted"
+    yield from _not_followed(found.reservations)
     for queue in found.parts.queues.items:
         other = queue.extra.get("partition", "")
         if not is_ours(other, partition):
@@ -224,6 +229,15 @@ def not_supported(found: OpenPbsParts, partition: str) -> Iterator[str]:
             yield f"vnode {vnode.name} is bound to queue {vnode.queue}: no job is placed there; use Qlist"
     if any(word.startswith(("aoe=", "eoe=")) for vnode in found.vnodes for word in vnode.properties):
         yield "provisioning (aoe, eoe) is not supported: jobs that ask for it wait"
+
+
+def _not_followed(reservations: Iterable[VnodeReservation]) -> Iterator[str]:
+    for each in reservations:
+        if each.rule:
+            yield (
+                f"reservation {each.name} comes again by {each.rule[:60]!r}, which is not followed: only its "
+                f"next time is kept ({install_command('python-dateutil')}, if it is not installed)"
+            )
 
 
 def _keeps_history(server: Server) -> bool:
@@ -382,10 +396,10 @@ class OpenPbs(QueriedServer):
         blocks = read_blocks(again.stdout, "Vnode", "pbsnodes")
         read = parse_vnodes(blocks, self._found.kinds)
         vnodes = tuple(vnode for vnode in read.items if is_ours(vnode.partition, self._partition))
-        nodes, _ = _bound(by_host(vnodes), self._found.parts.reservations)
+        vnodes = self._found.reserved(vnodes).vnodes
         self._found = replace(self._found, vnodes=vnodes)
         self._see(self._found)
-        return Parsed(nodes, read.problems), again.stdout, again.wall_s
+        return Parsed(_nodes(vnodes), read.problems), again.stdout, again.wall_s
 
     async def _query(self, name: str) -> Completed:
         self._unanswered.add(name)
@@ -483,7 +497,7 @@ class OpenPbs(QueriedServer):
 
     async def set_offline(self, node: NodeName, note: str) -> OrderResult:
         """``pbsnodes -o -C NOTE`` for all vnodes of the host."""
-        vnodes = [vnode.name for vnode in self._accounts.hosts.get(node, ())] or [str(node)]
+        vnodes = [ordered_name(vnode.name) for vnode in self._accounts.hosts.get(node, ())] or [str(node)]
         return await self._order("pbsnodes", "-o", "-C", note, *vnodes)
 
     async def _order(self, *argv: str) -> OrderResult:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from torque_sched.batch.openpbs.parse.cluster import Vnode, by_host
+from torque_sched.batch.openpbs.parse.reservations import ordered_name
 from torque_sched.batch.openpbs.parse.select import AskedChunk, Kinds, VnodeShare, amount_of, property_of
 from torque_sched.errors import ModelError
 from torque_sched.model.cluster import Job, Queue, Server
@@ -308,10 +309,9 @@ def hosts_argument(elements: Elements) -> str:
     >>> hosts_argument((((VnodeShare("n1", (("ncpus", "2"), ("mem", "1gb")))),), (VnodeShare("n2", ()),)))
     '(n1:ncpus=2:mem=1gb)+(n2:ncpus=0)'
     """
-    return "+".join(
-        "(" + "+".join(
-            ":".join([share.vnode, *(f"{name}={text}" for name, text in share.words or (("ncpus", "0"),))])
-            for share in element
-        ) + ")"
-        for element in elements
-    )  # fmt: skip
+    return "+".join("(" + "+".join(map(_words_of, element)) + ")" for element in elements)
+
+
+def _words_of(share: VnodeShare) -> str:
+    words = share.words or (("ncpus", "0"),)
+    return ":".join([ordered_name(share.vnode), *(f"{name}={text}" for name, text in words)])

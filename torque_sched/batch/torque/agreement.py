@@ -26,7 +26,7 @@ COMPARED: dict[str, tuple[str, ...]] = {
     "queue": (*_LIMITS, "queue_type", "is_enabled", "is_started", "priority", "features_required"),
     "node": (
         "name", "slots", "states", "properties", "gpus", "jobs", "power_saving", "note", "status",
-        "gpu_report", "sharing", "parts", "mem_assigned_bytes", "others",
+        "gpu_report", "sharing", "parts", "only_for", "mem_assigned_bytes", "others",
     ),
     "status": (
         "rectime_s", "ncpus", "loadave", "physmem_bytes", "totmem_bytes", "availmem_bytes", "gres", "varattr",

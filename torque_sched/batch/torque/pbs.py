@@ -23,7 +23,7 @@ from torque_sched.batch.torque.parse.records import Parsed
 from torque_sched.errors import CommandError, ParseError, RecordError, SnapshotError
 from torque_sched.model.cluster import Job, JobId, Node, NodeName, Queue, Server
 from torque_sched.model.decisions import NodeShare
-from torque_sched.model.snapshot import NodeReservation, Snapshot
+from torque_sched.model.snapshot import Reservation, Snapshot
 from torque_sched.model.states import JobState
 
 QUERIES: dict[str, tuple[str, ...]] = {
@@ -68,7 +68,7 @@ class Parts:
     jobs: Parsed[Job]
     queues: Parsed[Queue]
     server: Server
-    reservations: tuple[NodeReservation, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
 
     def show_slots_of_nobody(self) -> bool:
         """Whether a node lists a job that holds nothing by ``qstat``."""

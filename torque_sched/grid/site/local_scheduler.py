@@ -14,7 +14,6 @@ from pathlib import Path
 
 from torque_sched.batch.cycle_lock import CycleLock
 from torque_sched.batch.system import BatchSystem, Look
-from torque_sched.decide.context import Reservation
 from torque_sched.errors import StartupError
 from torque_sched.grid.handshake.holder import Grant
 from torque_sched.grid.handshake.messages import Instant
@@ -22,6 +21,7 @@ from torque_sched.grid.site.offers import nodes_of
 from torque_sched.learn.promises import KeptPromise
 from torque_sched.learn.reservations import GRID_PREFIX, Reservations
 from torque_sched.learn.store import Store
+from torque_sched.model.snapshot import Reservation
 
 _LOCK_S = 5.0
 """Longest wait for the end of a cycle."""

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from torque_sched.decide.context import Reservation
 from torque_sched.grid.handshake.blocks import Admission, Denial
 from torque_sched.grid.handshake.coordinator import Ask, Candidate
 from torque_sched.grid.handshake.holder import FreeCapacity, Grant
@@ -27,7 +26,7 @@ from torque_sched.grid.search import SplitCost, split_blocks
 from torque_sched.grid.site.config import SiteConfig
 from torque_sched.grid.site.messages import MOST_STEPS, Offer, Offered, Outlook
 from torque_sched.model.cluster import Job, Node, NodeName
-from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.snapshot import Reservation, Snapshot
 
 _NO_LIMIT_S = 365 * 86400.0
 _LATE_S = 60.0

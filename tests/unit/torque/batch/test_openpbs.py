@@ -41,7 +41,7 @@ from torque_sched.batch.openpbs.pbs import (
 from torque_sched.batch.system import Look, OrderKind, OrderResult
 from torque_sched.batch.torque.parse.accounting import parse_accounting
 from torque_sched.daemon.pending_orders import PendingOrders
-from torque_sched.decide.context import Context, Reservation
+from torque_sched.decide.context import Context
 from torque_sched.decide.decide import decide
 from torque_sched.decide.rules import NodeRules
 from torque_sched.decide.settings import Settings, new_backfill
@@ -555,24 +555,144 @@ def test_vnodes_that_take_no_job(state: str) -> None:
     assert not isinstance(found, Start)
 
 
-def test_reservations_keep_their_nodes_for_their_queue() -> None:
-    """A reservation of node3 from 14:56 on: no job runs into it, its owner's do not wait for others."""
+def test_a_reservation_keeps_its_amounts_for_its_queue() -> None:
+    """The captured one: four of the eight processors of node3 from 14:56 on; its queue is not started yet."""
     outputs = snapshot_outputs() | {
         "nodes": golden("idle-pbsnodes-av").replace(b"     sharing", b"     resv = R457.head\n     sharing"),
-        "jobs": text_of("Jobs", [job(1, "1:ncpus=8", euser="bob"), job(2, "1:ncpus=4", queue="R457")]),
-        "queues": as_text("resv-qstat-Qf-json", "Queue").replace(b"started = False", b"started = True"),
+        "jobs": text_of(
+            "Jobs",
+            [
+                job(2, "1:ncpus=2", queue="R457"), job(3, "1:ncpus=3:big=True"), job(4, "1:ncpus=2:big=True"),
+                job(5, "1:ncpus=4:big=True", Resource_List__walltime="00:05:00"),
+                job(6, "1:ncpus=8", euser="bob"),
+            ],
+        ),
+        "queues": as_text("resv-qstat-Qf-json", "Queue"),
         "reservations": golden("rstat-f"),
         "server": text_of("Server", [("head", {"scheduling": "True"})]),
     }  # fmt: skip
     found = snapshot(outputs)
     (kept,) = found.reservations
-    assert (kept.nodes, kept.users, kept.end_s - kept.start_s) == ({"node3"}, {"alice"}, 600.0)
-    context = Context(
-        reservations=(Reservation(kept.name, kept.nodes, kept.start_s, kept.end_s, kept.users),)
-    )
-    answers = {each.job: each for each in decide(found, PLAIN, context)}
-    assert not isinstance(answers[JobId("1.head")], Start)
-    assert hosts(answers[JobId("2.head")]) == ["node3:4"]
+    assert (kept.held, kept.end_s - kept.start_s) == ((("node3", (("ncpus", 4),)),), 600.0)
+    for backfill in ("aged", "conservative"):
+        settings = replace(PLAIN, backfill=new_backfill(backfill))
+        answers = {
+            each.job: each for each in decide(found, settings, Context(reservations=found.reservations))
+        }
+        # On what is left of node3, or before the reservation, they run; not for an hour on all of it.
+        assert not isinstance(answers[JobId("6.head")], Start)
+        assert getattr(answers[JobId("2.head")], "reason", None) is Reason.QUEUE_NOT_STARTED
+        assert hosts(answers[JobId("3.head")]) == ["node3:3"]
+        assert not isinstance(answers[JobId("4.head")], Start)
+        assert hosts(answers[JobId("5.head")]) == ["node3:4"]
+
+
+RESERVED = """Resv ID: R1.head
+reserve_state = {state}
+reserve_start = {start}
+reserve_end = {end}
+queue = R1
+Resource_List.place = {place}
+resv_nodes = {nodes}
+Authorized_Users = alice@head
+{more}
+"""
+
+
+def reserved(
+    nodes: str = "(n1:ncpus=2:mem=2gb)",
+    *,
+    state: str = "RESV_RUNNING",
+    start: str = "Sun Nov 22 14:40:00 2026",
+    end: str = "Sun Nov 22 18:40:00 2026",
+    place: str = "free",
+    more: str = "server = head",
+) -> dict[str, bytes]:
+    """What a look shows of a reservation R1, whose queue is started while it runs."""
+    started = str(state == "RESV_RUNNING")
+    queues = [
+        ("workq", {"queue_type": "Execution", "enabled": "True", "started": "True"}),
+        ("R1", {"queue_type": "Execution", "enabled": "True", "started": started}),
+    ]
+    text = RESERVED.format(state=state, start=start, end=end, place=place, nodes=nodes, more=more)
+    return {"queues": text_of("Queue", queues), "reservations": text.encode() + b"\n"}
+
+
+def answers_of(outputs: Mapping[str, bytes], backfill: str = "aged") -> dict[str, Decision]:
+    found = snapshot(outputs)
+    settings = replace(PLAIN, backfill=new_backfill(backfill))
+    return {each.job: each for each in decide(found, settings, Context(reservations=found.reservations))}
+
+
+@pytest.mark.parametrize("backfill", ["aged", "conservative"])
+def test_jobs_of_a_running_reservation_have_what_it_keeps_and_all_others_the_rest(backfill: str) -> None:
+    running = job(
+        9, "1:ncpus=1", queue="R1", job_state="R", exec_vnode="(n1:ncpus=1)", substate=42,
+        stime="Sun Nov 22 14:45:00 2026",
+    )  # fmt: skip
+    asked = [
+        running, job(1, "1:ncpus=1", queue="R1"), job(2, "1:ncpus=1", queue="R1"),
+        job(3, "1:ncpus=3"), job(4, "1:ncpus=2"), job(5, "1:ncpus=1"),
+    ]  # fmt: skip
+    # Whether the server counts the reservation, its jobs, or both as assigned is not relied upon.
+    for assigned in (1, 2, 3):
+        vnodes = [vnode("n1", used=assigned, jobs="9.head/0", resv="R1.head")]
+        found = answers_of(outputs_of(asked, vnodes) | reserved(), backfill)
+        assert hosts(found["1.head"]) == ["R1.head:n1:1"]
+        assert hosts(found["4.head"]) == ["n1:2"]
+        assert [n for n in "235" if isinstance(found[f"{n}.head"], Start)] == []
+
+
+def test_an_order_in_a_reservation_names_the_vnode() -> None:
+    vnodes = [vnode("n1", resv="R1.head"), vnode("n2")]
+    asked = [
+        job(1, "2:ncpus=1", "pack", queue="R1"), job(2, "1:ncpus=2:vnode=n1"), job(3, "1:ncpus=1:vnode=n1"),
+    ]  # fmt: skip
+    outputs = outputs_of(asked, vnodes) | reserved()
+
+    async def cycle() -> tuple[list[tuple[str, ...]], list[OrderKind]]:
+        commands = Server(outputs)
+        server = OpenPbs(commands, lambda: NOW_S)
+        jobs = (await server.look()).snapshot.job_by_id
+        shares = [NodeShare(NodeName(name), 2) for name in ("R1.head:n1", "n1", "n1")]
+        kinds = [
+            (await server.start(jobs[JobId(f"{n}.head")], (share,))).kind for n, share in enumerate(shares, 1)
+        ]
+        return commands.orders, kinds
+
+    orders, kinds = asyncio.run(cycle())
+    assert [each[3] for each in orders] == ["(n1:ncpus=1)+(n1:ncpus=1)", "(n1:ncpus=2)"]
+    assert kinds == [OrderKind.STARTED, OrderKind.STARTED, OrderKind.NOT_NOW]
+
+
+LATER = {"state": "RESV_CONFIRMED", "start": "Sun Nov 22 16:00:00 2026", "end": "Sun Nov 22 17:00:00 2026"}
+
+
+def test_a_standing_reservation_comes_again() -> None:
+    pytest.importorskip("dateutil")
+    rule = "reserve_rrule = FREQ=DAILY;COUNT=5\nreserve_count = 5\nreserve_index = 3"
+    asked = [job(1, "1:ncpus=3", Resource_List__walltime="20:00:00"), job(2, "1:ncpus=3")]
+    outputs = outputs_of(asked, [vnode("n1")])
+    found = snapshot(outputs | reserved(more=rule, **LATER))
+    first, *others = found.reservations
+    assert [each.start_s - first.start_s for each in others] == [86_400.0, 2 * 86_400.0]
+    settings = replace(PLAIN, backfill=new_backfill("conservative"))
+    (long, short) = decide(found, settings, Context(reservations=found.reservations))
+    # The long one waits until this day's is over, the hour before it is for the short one.
+    assert isinstance(long, Reserve)
+    assert long.start_s == first.end_s
+    assert hosts(short) == ["n1:3"]
+    odd = read_parts(outputs | reserved(more="reserve_rrule = FREQ=NEVER", **LATER), ReadBefore())
+    assert len(odd.parts.reservations) == 1
+    assert "R1.head comes again" in " / ".join(not_supported(odd, ""))
+
+
+def test_an_exclusive_reservation_keeps_its_vnodes_whole() -> None:
+    vnodes = [*host("h"), vnode("n2", 2)]
+    asked = [job(n, "1:ncpus=2", Resource_List__walltime="02:00:00") for n in (1, 2, 3)]
+    for place, free in (("excl", ["h:2", "n2:2"]), ("exclhost", ["n2:2"])):
+        found = answers_of(outputs_of(asked, vnodes) | reserved("(h[0]:ncpus=1)", place=place, **LATER))
+        assert sorted(each for one in found.values() if isinstance(one, Start) for each in hosts(one)) == free
 
 
 def test_what_is_not_supported_is_said() -> None:

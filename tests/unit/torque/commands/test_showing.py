@@ -20,7 +20,7 @@ from tests.fixtures.torque_builders import NOW_S, job, node, running, snapshot
 from torque_sched import commands
 from torque_sched.cli import COMMANDS, main
 from torque_sched.commands._answering import answer_question, load_teller
-from torque_sched.decide.context import Context, PendingStart, Reservation, Window
+from torque_sched.decide.context import Context, PendingStart, Window
 from torque_sched.decide.decide import decide
 from torque_sched.decide.explain import FreeNode, PlannedStart, showbf, showstart
 from torque_sched.decide.settings import Settings, new_backfill
@@ -28,7 +28,7 @@ from torque_sched.learn.expectations import ErrorSeen
 from torque_sched.learn.promises import MADE, Change, KeptPromise, Outcome
 from torque_sched.model.cluster import Job, NodeName
 from torque_sched.model.decisions import GuaranteedStart, NodeShare, Reserve, Start
-from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.snapshot import Reservation, Snapshot
 from torque_sched.model.states import JobState
 from torque_sched.report.outlook import Outlook
 from torque_sched.report.tables import document, openings, openings_table

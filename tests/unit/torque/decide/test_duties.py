@@ -22,7 +22,7 @@ from tests.fixtures.torque_builders import (
 )
 from torque_sched.decide.backfill.aged import AgedReservations
 from torque_sched.decide.backfill.planning import ConservativeBackfill, EasyBackfill
-from torque_sched.decide.context import BackOff, Context, Pause, PendingStart, Reservation, Window
+from torque_sched.decide.context import BackOff, Context, Pause, PendingStart, Window
 from torque_sched.decide.decide import decide
 from torque_sched.decide.placement.plain import FirstFitPlacement
 from torque_sched.decide.rules import MemoryRules, NodeRules, QueueRules
@@ -31,6 +31,7 @@ from torque_sched.model.cluster import Dependency, Job, JobId, NodeName, QueueNa
 from torque_sched.model.decisions import Hold, NodeShare, Start
 from torque_sched.model.reasons import Reason
 from torque_sched.model.request import AccessPolicy, Chunk, GenericResource, Request
+from torque_sched.model.snapshot import Reservation
 from torque_sched.model.states import HoldType, JobState
 
 FIRST = Settings(placement=FirstFitPlacement())

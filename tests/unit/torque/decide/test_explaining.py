@@ -16,7 +16,7 @@ from tests.examples import examples
 from tests.fixtures.torque_builders import GIB, NOW_S, answers, job, node, queue, running, snapshot
 from torque_sched.decide.backfill.aged import AgedReservations
 from torque_sched.decide.backfill.planning import ConservativeBackfill
-from torque_sched.decide.context import Context, KnownPredictions, Prediction, Reservation, Window
+from torque_sched.decide.context import Context, KnownPredictions, Prediction, Window
 from torque_sched.decide.decide import decide
 from torque_sched.decide.expected import expected_starts
 from torque_sched.decide.explain import explain, showbf, showstart
@@ -25,6 +25,7 @@ from torque_sched.decide.why import with_expected
 from torque_sched.model.cluster import Job, JobId, Node, NodeName, Server
 from torque_sched.model.decisions import Hold, Reserve, Start
 from torque_sched.model.reasons import Reason
+from torque_sched.model.snapshot import Reservation
 from torque_sched.model.texts import expected_words, guaranteed_words
 
 HOUR_S = 3600.0

@@ -27,13 +27,7 @@ from torque_sched.decide.backfill.planning import (
     SelectiveBackfill,
 )
 from torque_sched.decide.backfill.rule import PlanningBackfill
-from torque_sched.decide.context import (
-    Context,
-    KnownPredictions,
-    Prediction,
-    Reservation,
-    Window,
-)
+from torque_sched.decide.context import Context, KnownPredictions, Prediction, Window
 from torque_sched.decide.order import FcfsOrder
 from torque_sched.decide.rules import NodeRules, QueueRules
 from torque_sched.decide.settings import Settings
@@ -42,6 +36,7 @@ from torque_sched.model.cluster import Job, JobId, NodeName
 from torque_sched.model.decisions import GuaranteedStart, Hold, NodeShare
 from torque_sched.model.reasons import Broken, Reason
 from torque_sched.model.request import AccessPolicy
+from torque_sched.model.snapshot import Reservation
 
 HOUR_S = 3600.0
 FULL = running(9, "n1/0-3", "1:ppn=4", walltime_s=HOUR_S, since_s=0)

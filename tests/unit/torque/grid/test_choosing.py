@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.fixtures.torque_builders import NOW_S, job, node, running
 from torque_sched.batch.openpbs.parse.select import Kinds, request_of
-from torque_sched.decide.context import Reservation
 from torque_sched.grid.handshake.holder import Grant
 from torque_sched.grid.handshake.messages import Claim, Instant, Piece, SiteId, Token
 from torque_sched.grid.site.config import SiteConfig
@@ -27,7 +26,7 @@ from torque_sched.grid.site.offers import (
     wish_of,
 )
 from torque_sched.model.cluster import Job, NodeName, Server
-from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.snapshot import Reservation, Snapshot
 
 CONFIG = SiteConfig(name="alpha", listen="x", certificate="c", key="k")
 AT_S = 1000.0

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.examples import examples
-from torque_sched.decide.context import Reservation
 from torque_sched.errors import ConfigError
 from torque_sched.learn.reservations import KeptReservation, Reservations
 from torque_sched.learn.schema import open_file
 from torque_sched.model.cluster import NodeName
+from torque_sched.model.snapshot import Reservation
 
 N1, N2, N3 = (NodeName(f"n{number}") for number in (1, 2, 3))
 NOW_S = 1_000_000.0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.unit.torque.learn.build import NOW_S, job, node, snapshot
 from torque_sched.batch.torque.asked import asked_job
 from torque_sched.daemon.config import Config
-from torque_sched.decide.context import Context, Reservation
+from torque_sched.decide.context import Context
 from torque_sched.decide.settings import Settings
 from torque_sched.errors import ConfigError
 from torque_sched.learn import History
@@ -23,7 +23,7 @@ from torque_sched.learn.promises import MADE, Change, Outcome
 from torque_sched.learn.rows import BalanceRow, CycleFacts
 from torque_sched.learn.store import Store
 from torque_sched.model.cluster import JobId, NodeName, Queue, QueueName, Resources, Server
-from torque_sched.model.snapshot import Snapshot
+from torque_sched.model.snapshot import Reservation, Snapshot
 from torque_sched.report.booking import chosen_nodes, running_into, span_of
 from torque_sched.report.page import ON_TIME_S, Line, bars, lines, page, promises_section, punctuality
 from torque_sched.report.past import decisions_about

@@ -10,12 +10,13 @@ import pytest
 
 from tests.fixtures.torque_builders import GIB, NOW_S, node, queue
 from tests.unit.torque.simulate.worlds import coming, rules, simulated, site, starts
-from torque_sched.decide.context import Reservation, Window
+from torque_sched.decide.context import Window
 from torque_sched.decide.order import FairShareOrder
 from torque_sched.decide.rules import RunningLimits, Throttling
 from torque_sched.decide.settings import Settings
 from torque_sched.model.cluster import Job, JobId, Node, NodeName, QueueName, Server
 from torque_sched.model.decisions import NodeShare
+from torque_sched.model.snapshot import Reservation
 from torque_sched.simulate.cluster import SimulatedCluster
 from torque_sched.simulate.site import Outage
 

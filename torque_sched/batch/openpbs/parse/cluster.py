@@ -1,4 +1,4 @@
-"""Vnodes, queues, the server, resources and reservations of an OpenPBS, and the nodes made of its vnodes.
+"""Vnodes, queues, the server and resources of an OpenPBS, and the nodes made of its vnodes.
 
 A node of the model is a host. What its vnodes have is added up, as a chunk may lie on several vnodes of a
 host, but never on two hosts. Of vnodes that take no jobs only what is in use there counts. Which vnodes a
@@ -10,19 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timezone, tzinfo
 
 from torque_sched.batch.openpbs.parse.select import (
     Kinds,
     amount_of,
     is_amount,
-    parse_exec_vnode,
     property_of,
 )
 from torque_sched.batch.openpbs.parse.text import Block, read_blocks
 from torque_sched.batch.torque.parse.qstat import one_server, queue_from_record, server_from_record
 from torque_sched.batch.torque.parse.records import Parsed, Record, as_record_error, listed_once
-from torque_sched.batch.torque.parse.times import epoch_s
 from torque_sched.errors import RecordError, TorqueSchedError
 from torque_sched.model.cluster import (
     GpuSlot,
@@ -34,12 +31,12 @@ from torque_sched.model.cluster import (
     NodeName,
     NodeStatus,
     Queue,
+    QueueName,
     RunLimit,
     Server,
     SiteResource,
 )
 from torque_sched.model.parts import NodePart, Sharing
-from torque_sched.model.snapshot import NodeReservation
 from torque_sched.model.states import JobState, NodeState
 from torque_sched.model.units import count
 
@@ -66,9 +63,6 @@ _LIMIT = re.compile(r"([ougp]):([^=\s\]]+)\s*=\s*([^\s,\]]+)")
 _LIMIT_KINDS = {"u": "user", "g": "group", "p": "project", "o": ""}
 _LIMITS = re.compile(r"max_run(?:_res\.([\w.\-]+))?", re.ASCII)
 _OLD_LIMITS = {"max_user_res.": "user", "max_group_res.": "group"}
-_RESERVED = frozenset(
-    {"RESV_CONFIRMED", "RESV_RUNNING", "RESV_TIME_TO_RUN", "RESV_DEGRADED", "RESV_IN_CONFLICT"}
-)
 _DEFAULT_PARTITION = "pbs-default"
 
 
@@ -81,6 +75,8 @@ class Vnode:
         properties: ``name=value`` of all other resources.
         jobs: processors in use, by job.
         reservations: ids of those that keep it.
+        only_for: as `Node` has it.
+        kept: amounts for reservations that run now.
     """
 
     name: str
@@ -96,6 +92,8 @@ class Vnode:
     partition: str = ""
     queue: str = ""
     reservations: tuple[str, ...] = ()
+    only_for: str = ""
+    kept: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_open(self) -> bool:
@@ -104,7 +102,7 @@ class Vnode:
 
     def free(self, name: str) -> int:
         """What is left of a resource."""
-        return self.available.get(name, 0) - self.assigned.get(name, 0)
+        return self.available.get(name, 0) - self.assigned.get(name, 0) - self.kept.get(name, 0)
 
     @property
     def is_taken_alone(self) -> bool:
@@ -264,8 +262,12 @@ def node_of(name: str, vnodes: Sequence[Vnode]) -> Node:
         gpus=sum(v.available.get("ngpus", 0) if v.is_open else v.assigned.get("ngpus", 0) for v in vnodes),
         jobs=tuple(JobSlots(JobId(job), 0, n - 1) for job, n in jobs.items()),
         sharing=_sharing_of(usable),
+        only_for=vnodes[0].only_for,
         parts=tuple(vnode.as_part() for vnode in usable) if len(vnodes) > 1 else (),
-        mem_assigned_bytes=sum(vnode.assigned.get("mem", 0) for vnode in usable),
+        # What of a reservation's memory its jobs hold the server does not say.
+        mem_assigned_bytes=(
+            None if vnodes[0].only_for else sum(vnode.assigned.get("mem", 0) for vnode in usable)
+        ),
         others={
             resource: SiteResource(
                 sum(vnode.available.get(resource, 0) for vnode in usable),
@@ -305,7 +307,10 @@ def idle_nodes(data: bytes | str, command: str) -> Parsed[Node]:
 
 
 def settled(
-    jobs: Iterable[Job], hosts: Mapping[str, Sequence[Vnode]], memo: dict[JobId, tuple[Job, Job]]
+    jobs: Iterable[Job],
+    hosts: Mapping[str, Sequence[Vnode]],
+    memo: dict[JobId, tuple[Job, Job]],
+    reserved: Mapping[tuple[QueueName, str], str],
 ) -> tuple[Job, ...]:
     """The jobs with what they hold by hosts, with GPUs numbered, and array members with their array's limit.
 
@@ -314,21 +319,26 @@ def settled(
         hosts: of `by_host`.
         memo: what was read and what was made of it in the look before, so that what did not change is the
             same object; it is replaced by this look's.
+        reserved: by queue and vnode, the node that a reservation of this queue has there.
     """
     jobs = tuple(jobs)
     host_of = {vnode.name: host for host, members in hosts.items() for vnode in members}
     limits = {job.sequence: job.array_slot_limit for job in jobs if job.is_array_parent}
+
+    def node_name(job: Job, vnode: str) -> NodeName:
+        return NodeName(reserved.get((job.queue, vnode)) or host_of.get(vnode, vnode))
+
     next_gpu: dict[NodeName, int] = {}
     now: dict[JobId, tuple[Job, Job]] = {}
     for job in jobs:
         slots: dict[NodeName, int] = {}
         for part in job.allocated_slots:
-            name = NodeName(host_of.get(part.node, part.node))
+            name = node_name(job, part.node)
             slots[name] = slots.get(name, 0) + part.n_slots
         gpus: list[GpuSlot] = []
         # A suspended job gave its GPUs back.
         for slot in job.allocated_gpus if job.state is not JobState.SUSPENDED else ():
-            name = NodeName(host_of.get(slot.node, slot.node))
+            name = node_name(job, slot.node)
             gpus.append(GpuSlot(name, next_gpu.get(name, 0)))
             if not job.state.is_final:
                 next_gpu[name] = next_gpu.get(name, 0) + 1
@@ -346,7 +356,7 @@ def settled(
     return tuple(made for _, made in now.values())
 
 
-# -- queues, server, reservations
+# -- queues, server
 
 
 def parse_queues(data: bytes | str, partition: str = "") -> Parsed[Queue]:
@@ -420,37 +430,3 @@ def run_limits(place: str, pairs: Iterable[tuple[str, str]]) -> tuple[RunLimit, 
             who = "" if holder in {"PBS_GENERIC", "PBS_ALL"} else holder
             limits.append(RunLimit(_LIMIT_KINDS[letter], who, amount_of(most), found.group(1) or ""))
     return tuple(limits)
-
-
-def parse_reservations(
-    data: bytes | str, hosts: Mapping[str, Sequence[Vnode]], zone: tzinfo = timezone.utc
-) -> Parsed[NodeReservation]:
-    """Confirmed reservations of ``pbs_rstat -f``; of a node that is kept in part all counts as kept.
-
-    Raises:
-        DocumentError: the output is unusable as a whole.
-    """
-    host_of = {vnode.name: host for host, members in hosts.items() for vnode in members}
-    found: list[NodeReservation] = []
-    problems: list[RecordError] = []
-    for block in read_blocks(data, "Reservation", "pbs_rstat"):
-        try:
-            given = block.attributes()
-            if given.get("reserve_state") not in _RESERVED:
-                continue
-            nodes = {
-                NodeName(host_of.get(share.vnode, share.vnode))
-                for element in parse_exec_vnode(given.get("resv_nodes", "")) for share in element
-            }  # fmt: skip
-            users = {each.strip().partition("@")[0] for each in given.get("Authorized_Users", "").split(",")}
-            start_s, end_s = epoch_s(given["reserve_start"], zone), epoch_s(given["reserve_end"], zone)
-            found.append(
-                NodeReservation(block.name, start_s, end_s, frozenset(nodes), frozenset(users - {""}))
-            )
-        except KeyError as error:
-            problems.append(
-                RecordError(f"{block.place}: no {error.args[0]}", cure="look at it with pbs_rstat -f")
-            )
-        except TorqueSchedError as error:
-            problems.append(as_record_error(error, block.place))
-    return listed_once(found, problems, "pbs_rstat")
