@@ -176,7 +176,12 @@ def test_outputs_that_are_cut_off_are_no_look() -> None:
 
 
 def test_a_damaged_record_costs_itself_alone() -> None:
-    records = [job(1), job(2, job_state="?"), job(3, exec_vnode="(n1:ncpus=1", job_state="R"), job(4, "many")]
+    records = [
+        job(1),
+        job(2, job_state="?"),
+        job(3, exec_vnode="(n1:ncpus=1))", job_state="R"),
+        job(4, "many"),
+    ]
     found, problems = read_snapshot(outputs_of(records, [vnode("n1")]), NOW_S)
     assert [each.id for each in found.jobs] == ["1.head", "4.head"]
     assert len(problems) == 2
@@ -283,7 +288,8 @@ def test_words_of_a_select() -> None:
     with pytest.raises(RecordError):
         parse_place("pack:exclusive")
     assert [len(each) for each in parse_exec_vnode("(a:ncpus=1+b:ncpus=1)+(c:ncpus=2)+d")] == [2, 1, 1]
-    for text in ("(a:ncpus=1", "a)+(b", "()", "((a)"):
+    assert parse_exec_vnode("(a:ncpus=1") == parse_exec_vnode("(a:ncpus=1)")
+    for text in ("(a:ncpus=1))", "a)+(b", "()", "((a)"):
         with pytest.raises(RecordError):
             parse_exec_vnode(text)
 
