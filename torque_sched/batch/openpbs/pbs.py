@@ -113,6 +113,8 @@ class OpenPbsParts:
     kinds: Kinds
     jobs: tuple[Job, ...]
     reservations: tuple[VnodeReservation, ...] = ()
+    foreign: tuple[str, ...] = ()
+    """Partitions of vnodes that are other schedulers'."""
 
     def reserved(self, vnodes: tuple[Vnode, ...]) -> Reserved:
         """What its reservations make of these vnodes."""
@@ -160,7 +162,8 @@ def _read_parts(outputs: Mapping[str, bytes], memory: ReadBefore) -> OpenPbsPart
     queues = parse_queues(outputs["queues"], partition)
     server = _server(outputs["server"], heed_scheduling=_PAUSES in settings)
     parts = Parts(Parsed((), read.problems), Parsed(jobs.items, problems), queues, server)
-    as_shown = OpenPbsParts(parts, vnodes, kinds, jobs.items, found.items)
+    foreign = sorted({each.partition for each in read.items if not is_ours(each.partition, partition)})
+    as_shown = OpenPbsParts(parts, vnodes, kinds, jobs.items, found.items, tuple(foreign))
     reserved = as_shown.reserved(vnodes)
     settled_jobs = settled(jobs.items, by_host(reserved.vnodes), memory.settled, reserved.nodes)
     nodes = with_loads(_nodes(reserved.vnodes), samples_of(blocks, outputs.get("loads", b"")))
@@ -205,7 +208,6 @@ def not_supported(found: OpenPbsParts, partition: str) -> Iterator[str]:
     words = {
         "job_sort_formula": "is not used: set `order` in the settings",
         "backfill_depth": "is the native scheduler's: set `backfill` in the settings",
-        "pbs_server_list": "is not used: of several servers (peers) this one alone is looked at",
     }
     yield from (f"{name} of the server {text}" for name, text in words.items() if extra.get(name))
     if not _keeps_history(found.parts.server):
@@ -224,6 +226,8 @@ def not_supported(found: OpenPbsParts, partition: str) -> Iterator[str]:
         other = queue.extra.get("partition", "")
         if not is_ours(other, partition):
             yield f"queue {queue.name} is of partition {other}: left to its scheduler (setting `partition`)"
+    for other in found.foreign:
+        yield f"vnodes of partition {other or 'none'} are left to its scheduler (setting `partition`)"
     for vnode in found.vnodes:
         if vnode.queue:
             yield f"vnode {vnode.name} is bound to queue {vnode.queue}: no job is placed there; use Qlist"

@@ -40,6 +40,7 @@ from torque_sched.batch.openpbs.pbs import (
 )
 from torque_sched.batch.system import Look, OrderKind, OrderResult
 from torque_sched.batch.torque.parse.accounting import parse_accounting
+from torque_sched.batch.torque.parse.sched_config import parse_sched_config
 from torque_sched.daemon.pending_orders import PendingOrders
 from torque_sched.decide.context import Context
 from torque_sched.decide.decide import decide
@@ -714,7 +715,8 @@ def test_what_is_not_supported_is_said() -> None:
     for part in (
         "job_sort_formula",
         "soft limits",
-        "partition p2",
+        "queue workq is of partition p2",
+        "vnodes of partition p2",
         "bound to queue special",
         "provisioning",
         "job_history",
@@ -725,6 +727,16 @@ def test_what_is_not_supported_is_said() -> None:
     assert not found.queues[0].is_started
     ours = snapshot(outputs | {"settings": b"p2\nheed_scheduling"})
     assert ([node.name for node in ours.nodes], ours.queues[0].is_started) == (["n3"], True)
+
+
+def test_what_the_native_schedulers_file_asks_for_and_is_not_supported_is_said() -> None:
+    """Its ``sched_config`` is read as pbs_sched's is; peer servers and provisioning are set there."""
+    read = parse_sched_config(
+        'by_queue: True prime\npeer_queue: "workq workq@other"\nprovision_policy: "avoid_provision"\n'
+    )
+    words = " / ".join(read.warnings)
+    assert "peer servers are not supported" in words
+    assert "provisioning is not supported" in words
 
 
 def test_scheduling_false_is_a_pause_unless_it_is_the_native_schedulers() -> None:

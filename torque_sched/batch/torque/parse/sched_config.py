@@ -72,6 +72,11 @@ class SchedConfig:
 
 _FLAGS = frozenset(entry.name for entry in fields(CPolicy) if isinstance(entry.default, bool))
 _SECONDS = {"max_starve": "max_starve_s", "half_life": "half_life_s", "sync_time": "sync_time_s"}
+_NOT_SUPPORTED = {
+    "peer_queue": "peer servers are not supported: their jobs are not taken, and ours do not go there",
+    "provision_policy": "provisioning is not supported: jobs that ask for it wait",
+}
+"""Keys of OpenPBS's file that mean more than a policy."""
 _NUMBERS = frozenset({"log_filter", "unknown_shares"})
 KEYS = tuple(sorted({*_FLAGS, *_SECONDS, *_NUMBERS, "sort_by", "key", "dedicated_prefix", "ignore_queue"}))
 """Every key there is."""
@@ -114,7 +119,7 @@ class _Reader:
 
     def _take(self, key: str, value: str, when: str) -> None:
         if key not in KEYS:
-            raise ValueError(f"unknown key, ignored; known are {', '.join(KEYS)}")
+            raise ValueError(_NOT_SUPPORTED.get(key) or f"unknown key, ignored; known are {', '.join(KEYS)}")
         if not value:
             raise ValueError("no value; the default stays")
         if key in _FLAGS:
