@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import tzinfo
 
 from torque_sched.decide.context import Context, Window
@@ -150,6 +151,48 @@ def _as_asked(job: Job, name: str) -> str:
     return "vmem" if name == "pvmem" and not request.pvmem_bytes else name
 
 
+_OF_NODES = frozenset(
+    {"ncpus", "procs", "mem", "pmem", "vmem", "pvmem", "nodect", "nodes", "gpus", "gpu", "ngpus", "mppe"}
+) | DURATION_RESOURCES  # fmt: skip
+"""Resources of a server or queue that are sums over its nodes, or no amounts."""
+
+
+@dataclass(frozen=True, slots=True)
+class SitePool:
+    """A resource that the server, or a queue, has and no node: floating licences.
+
+    Attributes:
+        queue: whose; None: the server's.
+        available: beside what is in use of which no job is known.
+    """
+
+    queue: QueueName | None
+    name: str
+    available: int
+
+    def asked(self, job: Job) -> int:
+        """How much of it a job asks for."""
+        return 0 if self.queue not in {None, job.queue} else math.ceil(demand(job, self.name))
+
+
+def site_pools(snapshot: Snapshot, running: Sequence[Job]) -> tuple[SitePool, ...]:
+    """All that starts may be planned by."""
+    sources: list[tuple[QueueName | None, Server | Queue]] = [(None, snapshot.server)]
+    sources += [(queue.name, queue) for queue in snapshot.queues]
+    found = []
+    for queue, source in sources:
+        names = [name for name in source.resources_available.texts if name not in _OF_NODES]
+        for name in names:
+            available = source.resources_available.amount(name)
+            if available is None:
+                continue
+            own = [job for job in running if queue in {None, job.queue}]
+            known = sum(demand(job, name) for job in own)
+            unknown = max(0.0, (source.resources_assigned.amount(name) or 0.0) - known)
+            found.append(SitePool(queue, name, math.floor(available - unknown)))
+    return tuple(found)
+
+
 class _Pool:
     """Resources of the server, of one queue or of the nodes' licences, and what is left of them."""
 
@@ -157,10 +200,15 @@ class _Pool:
         self._available = available
         self._left = {name: amount - assigned.get(name, 0.0) for name, amount in available.items()}
 
-    def lacking(self, job: Job) -> tuple[str, bool] | None:
-        """The first resource the job asks too much of, and whether it would be too much of all there is."""
+    def lacking(self, job: Job, *, later: bool = False) -> tuple[str, bool] | None:
+        """The first resource the job asks too much of, and whether it would be too much of all there is.
+
+        ``later``: what a later start can be planned by is not too much, as long as it is there at all.
+        """
         for name, left in self._left.items():
             wanted = demand(job, name)
+            if later and name not in _OF_NODES and wanted <= self._available[name]:
+                continue
             if wanted and wanted > left:
                 return _as_asked(job, name), wanted > self._available[name]
         return None
@@ -311,6 +359,7 @@ class Limits:
         licences = {n: a for n, a in _licences(snapshot.nodes).items() if n not in server}
         all_of = _Pool(server, _assigned(snapshot.server, server, running))
         of_nodes = _Pool(licences, _assigned(Server(), licences, running))
+        self._of_nodes = of_nodes
         pools: dict[QueueName | None, list[_Pool]] = {None: [all_of, of_nodes]}
         for queue in snapshot.queues:
             available = _available(queue, max_is_total)
@@ -347,9 +396,12 @@ class Limits:
         for name, amount in job.request.tokens:
             self._tokens[name] = self._tokens.get(name, 0.0) - amount
 
-    def check(self, job: Job) -> Hold | None:
-        """The limit that holds the job; None: none does. In the C daemon's order, soft ones last."""
-        hold = self._check_hard(job)
+    def check(self, job: Job, *, later: bool = False) -> Hold | None:
+        """The limit that holds the job; None: none does. In the C daemon's order, soft ones last.
+
+        ``later``: whether it may be promised a later start; licences of the site are planned with then.
+        """
+        hold = self._check_hard(job, later=later)
         if hold is not None:
             return hold
         soft = self._throttle.soft(job)
@@ -381,7 +433,7 @@ class Limits:
             self._others.pop()
         return False
 
-    def _check_hard(self, job: Job) -> Hold | None:
+    def _check_hard(self, job: Job, *, later: bool = False) -> Hold | None:
         refused = not_permitted(job, self._throttling)
         if refused is not None:
             return refused
@@ -395,7 +447,8 @@ class Limits:
             reason = self._check_counts(queue, job.queue, job, _QUEUE_REASONS)
         if reason is not None:
             return Hold(job.id, reason)
-        return self._run_limits.exceeded(job) or self._check_pools(job) or self._throttle.hard(job)
+        exceeded = self._run_limits.exceeded(job) or self._check_pools(job, later=later)
+        return exceeded or self._throttle.hard(job)
 
     def _check_counts(
         self,
@@ -414,10 +467,11 @@ class Limits:
                 return reason
         return None
 
-    def _check_pools(self, job: Job) -> Hold | None:
+    def _check_pools(self, job: Job, *, later: bool) -> Hold | None:
         for queue in (None, job.queue):
             for pool in self._pools.get(queue, ()):
-                lacking = pool.lacking(job)
+                # What only nodes report is in no plan.
+                lacking = pool.lacking(job, later=later and pool is not self._of_nodes)
                 if lacking is None:
                     continue
                 name, never = lacking

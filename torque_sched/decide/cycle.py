@@ -315,6 +315,9 @@ class _Sieve:
             self.found.others.append(job)
             return
         limit = self._limits.check(job)
+        if limit is not None and limit.reason is Reason.NOT_ENOUGH_RESOURCE:
+            self.found.holds[job.id] = limit
+            limit = self._limits.check(job, later=True)
         if self._strict and not (limit is not None and limit.reason.lets_others_pass):
             self._waits.add(job.queue)
         if limit is not None:

@@ -356,7 +356,7 @@ def _by_plan(cycle: Cycle, future: Future, user: str) -> Iterator[FreeNode]:
     for node in cycle.ledger.nodes:
         row = int(future.occupancy.rows.of[node.index])
         has_many = bool(future.timeline.table.has_many[row])
-        if node.blocked is not None or (has_many and not node.slots_free):
+        if node.blocked is not None or node.node.only_for or (has_many and not node.slots_free):
             continue
         at = steps.at[row, : steps.width].tolist()
         slots, gpus, memory, kept = (
@@ -406,7 +406,7 @@ def _free(
 
 
 def _by_ledger(node: NodeLedger, now_s: float, user: str) -> Iterator[FreeNode]:
-    if node.blocked is not None or node.slots_free <= 0:
+    if node.blocked is not None or node.slots_free <= 0 or node.node.only_for:
         return
     begins = [start_s for start_s, end_s, users in node.reserved if user not in users and end_s > now_s]
     until_s = min(begins, default=math.inf)

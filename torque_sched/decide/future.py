@@ -52,7 +52,7 @@ class Future:
         self.occupancy.update(snapshot, context, ledger, rule, self.lengths)
         self.kept_out = self.occupancy.kept_out
         self._ends: dict[JobId, float] = {}
-        needs = Needs(cycle.search, self.occupancy.rows)
+        needs = Needs(cycle.search, self.occupancy.rows, self.occupancy.resources)
         table = self.occupancy.table(rule)
         n_starts = cycle.settings.max_starts
         self.timeline = Timeline(
@@ -74,7 +74,9 @@ class Future:
         bits = self.kept_out.of(job.user, shape.user, is_dedicated)
         pauses = cycle.context.back_off.pairs.get(job.id, {})
         paused = [name for name, pause in pauses.items() if pause.until_s > self.now_s]
-        need = self.timeline.needs.of(shape, bits, paused)
+        pools = enumerate(self.occupancy.pools)
+        of_pools = tuple((place, pool.name, n) for place, pool in pools if (n := pool.asked(job)))
+        need = self.timeline.needs.of(shape, bits, paused, of_pools)
         found = Candidate(job, shape, need, self.lengths.length_s(job), may_now)
         self._candidates[job.id] = found
         return found

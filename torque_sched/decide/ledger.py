@@ -58,7 +58,7 @@ class Ledger:
             entry.tick = self._tick
             entry.version += 1
             self.changed.append(entry.index)
-            held = Held(job, piece.slots, piece.gpus, piece.mem_bytes, piece.vmem_bytes)
+            held = Held(job, piece.slots, piece.gpus, piece.mem_bytes, piece.vmem_bytes, piece.others)
             self.held.setdefault(entry.name, []).append(held)
 
     def touch(self, entry: NodeLedger) -> None:
@@ -314,7 +314,8 @@ def _book(ledger: Ledger, entry: NodeLedger, job: Job, slots: int, is_listed: bo
     elif request.access is AccessPolicy.SINGLE_USER:
         entry.single_user = job.user
     n_gpus = sum(1 for slot in job.allocated_gpus if slot.node == entry.name)
-    ledger.held.setdefault(entry.name, []).append(Held(job, slots, n_gpus, mem, vmem))
+    others = tuple(_others_of_share(request, slots))
+    ledger.held.setdefault(entry.name, []).append(Held(job, slots, n_gpus, mem, vmem, others))
 
 
 def _as_piece(request: Request, slots: int, gpus: int) -> ResourceChunk:
@@ -471,7 +472,9 @@ def _occupy_share(ledger: Ledger, job: Job, share: NodeShare) -> None:
         entry.is_closed = True
     elif job.request.access is AccessPolicy.SINGLE_USER:
         entry.single_user = job.user
-    ledger.held.setdefault(entry.name, []).append(Held(job, share.slots, share.gpus, mem, vmem))
+    others = tuple(_others_of_share(job.request, share.slots))
+    held = Held(job, share.slots, share.gpus, mem, vmem, others)
+    ledger.held.setdefault(entry.name, []).append(held)
 
 
 def _open_reservations(

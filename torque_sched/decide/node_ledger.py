@@ -79,6 +79,7 @@ class Held:
     gpus: int
     mem_bytes: int
     vmem_bytes: int
+    others: tuple[tuple[str, int], ...] = ()
 
     @property
     def with_swap_bytes(self) -> int:

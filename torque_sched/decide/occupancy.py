@@ -21,6 +21,7 @@ from operator import add
 
 import numpy as np
 
+from torque_sched.decide.admission import SitePool, site_pools
 from torque_sched.decide.backfill.rule import PlanningBackfill
 from torque_sched.decide.context import Context, Lengths, Window
 from torque_sched.decide.ledger import Ledger
@@ -133,6 +134,10 @@ class Occupancy:
         #: All that is booked beside nodes and jobs; None: nothing is booked.
         self._basis: tuple[object, ...] | None = None
         self._nodes: tuple[NodeLedger, ...] = ()
+        #: The site's own resources, in the order of their amounts, and those that no node has.
+        self.resources: tuple[str, ...] = ()
+        self.pools: tuple[SitePool, ...] = ()
+        self._n_amounts = N_AMOUNTS
         self._kinds: list[object] = []
         #: What the kinds of nodes were found by.
         self._asked: _Asked | None = None
@@ -156,6 +161,8 @@ class Occupancy:
 
     def table(self, rule: PlanningBackfill) -> NodeTable:
         """A table to plan on by this rule."""
+        first = [self._nodes[members[0]].node for members in self.rows.members]
+        no = [False] * len(self.pools)
         return NodeTable(
             self._names,
             self._capacity,
@@ -163,10 +170,11 @@ class Occupancy:
             resolution_s=rule.resolution_s,
             window_s=rule.window_s,
             slack_s=rule.slack_s,
-            n_nodes=self.rows.n_nodes,
+            n_nodes=np.append(self.rows.n_nodes, [1] * len(self.pools)).astype(np.int64),
             steps=self.steps.copy(),
-            is_exclusive=np.array([self._nodes[m[0]].node.is_exclusive for m in self.rows.members], bool),
-            part_slots=np.array([_part_slots(self._nodes[m[0]].node) for m in self.rows.members], np.int64),
+            is_exclusive=np.array([node.is_exclusive for node in first] + no, bool),
+            part_slots=np.array([_part_slots(node) for node in first] + no, np.int64),
+            is_pool=np.array([False] * len(first) + [True] * len(self.pools), bool),
         )
 
     def end_s(self, job: JobId) -> float | None:
@@ -198,7 +206,13 @@ class Occupancy:
             lengths: how long jobs are planned to run.
         """
         before, self._basis = self._basis, None  # Until all is booked, in case of an error.
-        basis = rule, context.reservations, context.dedicated
+        starting = (snapshot.job_by_id.get(start.job) for start in context.pending)
+        holding = [*snapshot.running, *(job for job in starting if job and job.state is JobState.QUEUED)]
+        pools = site_pools(snapshot, holding)
+        names = {name for entry in ledger.nodes for name in entry.node.others} | {pool.name for pool in pools}
+        resources = tuple(sorted(names))
+        keys = tuple((pool.queue, pool.name) for pool in pools)
+        basis = rule, context.reservations, context.dedicated, resources, keys
         is_good = before == basis and snapshot.now_s >= self._now_s
         self._now_s, self._resolution_s = snapshot.now_s, rule.resolution_s
         self.kept_out = KeptOut(context.reservations, context.dedicated)
@@ -206,11 +220,13 @@ class Occupancy:
         asked = _asked(snapshot, context, ledger)
         if changed is None or not self._find_kinds(ledger, asked, changed):
             self._kinds = [_kind(entry, *asked) for entry in ledger.nodes]
+            self.resources, self.pools = resources, pools
             self._open(context, ledger)
             changed = list(range(len(ledger.nodes)))
         self._asked = asked
         self._nodes = ledger.nodes
         moved = self._see_nodes(ledger, changed)
+        self._see_pools(pools, holding, moved)
         self._see_ends(lengths, moved)
         self._close_nodes(ledger, context, changed)
         self._tidy()
@@ -236,19 +252,26 @@ class Occupancy:
     def _open(self, context: Context, ledger: Ledger) -> None:
         """Book nothing but advance reservations and dedicated time."""
         self.rows = rows = Rows(self._kinds)
-        self._row_of, self._has_many = rows.of.tolist(), [len(each) > 1 for each in rows.members]
-        self._names = tuple(ledger.nodes[members[0]].name for members in rows.members)
-        self._capacity = np.array(
-            [_capacity_of(ledger.nodes[members[0]], len(members)) for members in rows.members], np.int64
-        ).reshape(len(rows.members), N_AMOUNTS)
+        n_pools, n_rows = len(self.pools), len(rows.members)
+        self._n_amounts = N_AMOUNTS + len(self.resources)
+        # Pools come after the nodes, each with a row and a place of its own.
+        self._row_of = [*rows.of.tolist(), *range(n_rows, n_rows + n_pools)]
+        self._has_many = [*(len(each) > 1 for each in rows.members), *([False] * n_pools)]
+        self._names = (
+            *(ledger.nodes[members[0]].name for members in rows.members),
+            *(NodeName(f"{pool.name} of {pool.queue or 'the server'}") for pool in self.pools),
+        )
+        of_nodes = [self._capacity_of(ledger.nodes[members[0]], len(members)) for members in rows.members]
+        of_pools = [self._capacity_of_pool(pool) for pool in self.pools]
+        self._capacity = np.array([*of_nodes, *of_pools], np.int64).reshape(-1, self._n_amounts)
         self.steps = NodeSteps(self._capacity)
         self._jobs = {}
         n_nodes = len(ledger.nodes)
-        self._on_node, self._closed = [{} for _ in range(n_nodes)], [()] * n_nodes
-        self._last_s, self._passing = [0.0] * n_nodes, set()
+        self._on_node, self._closed = [{} for _ in range(n_nodes + n_pools)], [()] * n_nodes
+        self._last_s, self._passing = [0.0] * (n_nodes + n_pools), set()
         self._keep(ledger, context.reservations)
         self._dedicate(context.dedicated)
-        self._touched = set(range(len(rows.members)))
+        self._touched = set(range(n_rows + n_pools))
 
     # -- nodes and jobs
 
@@ -262,7 +285,12 @@ class Occupancy:
             is_one_of_many = self._has_many[row]
             held: dict[JobId, HeldAmounts] = {}
             for each in ledger.held.get(entry.name, ()):
-                amounts = (each.slots, 0, 0, 0) if is_one_of_many else _held(entry, each)
+                of_site = dict(each.others)
+                amounts = (
+                    (each.slots, *([0] * (self._n_amounts + BITS - 1)))
+                    if is_one_of_many
+                    else (*_held(entry, each), *(of_site.get(name, 0) for name in self.resources))
+                )
                 job_id = each.job.id
                 had = held.get(job_id)
                 held[job_id] = amounts if had is None else tuple(map(add, had, amounts))
@@ -276,6 +304,35 @@ class Occupancy:
                 for job_id in {*held, *before}:
                     self._move(moved, job_id, place, before.get(job_id), held.get(job_id))
         return moved
+
+    def _see_pools(
+        self, pools: Sequence[SitePool], holding: Sequence[Job], moved: dict[JobId, _Booked]
+    ) -> None:
+        """What jobs hold of the site's pools, and how much these have."""
+        n_nodes = len(self._nodes)
+        for place, pool in enumerate(pools, n_nodes):
+            row = self._row_of[place]
+            capacity = np.array(self._capacity_of_pool(pool), np.int64)
+            more = capacity - self._capacity[row]
+            if more.any():
+                self._capacity = self._capacity.copy()
+                self._capacity[row] = capacity
+                self._add(row, -math.inf, math.inf, more)
+            held: dict[JobId, HeldAmounts] = {}
+            for job in holding:
+                n = pool.asked(job)
+                if n:
+                    held[job.id] = (0,) * 4 + tuple(n if name == pool.name else 0 for name in self.resources)
+                    booked = self._jobs.get(job.id)
+                    if booked is None:
+                        self._jobs[job.id] = moved[job.id] = _Booked(job)
+            before, self._on_node[place] = self._on_node[place], held
+            for job_id in {*held, *before} if held != before else ():
+                self._move(moved, job_id, place, before.get(job_id), held.get(job_id))
+
+    def _capacity_of_pool(self, pool: SitePool) -> list[int]:
+        of_site = (pool.available if name == pool.name else 0 for name in self.resources)
+        return [0, 0, 0, 0, *of_site, 0, 0]
 
     def _move(
         self,
@@ -298,7 +355,7 @@ class Occupancy:
         members = self.rows.members[row]
         if members[0] != entry.index:
             return
-        capacity = np.array(_capacity_of(entry, len(members)), np.int64)
+        capacity = np.array(self._capacity_of(entry, len(members)), np.int64)
         more = capacity - self._capacity[row]
         if more.any():
             self._capacity = self._capacity.copy()
@@ -349,7 +406,7 @@ class Occupancy:
             row = self._row_of[place]
             had = by_row.get(row)
             by_row[row] = amounts if had is None else tuple(map(add, had, amounts))
-        more = np.zeros((N_AMOUNTS, len(by_row)), np.int64)
+        more = np.zeros((self._n_amounts, len(by_row)), np.int64)
         more[:BITS] = np.array(list(by_row.values()), np.int64).T * sign
         self.steps.add(np.array(list(by_row), np.intp), start_s, end_s, more)
         self._touched.update(by_row)
@@ -401,7 +458,11 @@ class Occupancy:
         ends = [self._jobs[job.id].raw_end_s for job in jobs]
         end_s = self._rounded(max(ends, default=self._now_s + _PASSING_S))
         bit = self.kept_out.bit_of_user(entry.single_user) if entry.single_user and not entry.is_closed else 0
-        return end_s, (0,) * BITS + (bit,) if bit else (-entry.slots,)
+        return end_s, tuple(self._bit(bit)) if bit else (-entry.slots,)
+
+    def _bit(self, bit: int) -> list[int]:
+        """Amounts that add a bit alone."""
+        return [0] * (self._n_amounts + BITS) + [bit]
 
     # -- kept for somebody
 
@@ -413,11 +474,12 @@ class Occupancy:
                 entry = ledger.by_name.get(name)
                 if entry is None:
                     continue
-                less = [0] * BITS + [bit] if bit else [-entry.slots]
+                less = self._bit(bit) if bit else [-entry.slots]
                 if reservation.held:
                     of_node = dict(dict(reservation.held).get(name, ()))
                     mem = of_node.get("mem", 0)
-                    less = [-of_node.get("ncpus", 0), -of_node.get("ngpus", 0), -mem, -mem]
+                    of_site = (-of_node.get(name, 0) for name in self.resources)
+                    less = [-of_node.get("ncpus", 0), -of_node.get("ngpus", 0), -mem, -mem, *of_site]
                 begin_s = self._floor(reservation.start_s)
                 end_s = self._rounded(reservation.end_s)
                 self._add(self._row_of[entry.index], begin_s, end_s, less)
@@ -437,7 +499,7 @@ class Occupancy:
 
     def _mark(self, start_s: float, end_s: float, bit: int) -> None:
         rows = np.arange(self.steps.n_nodes)
-        more = np.zeros((N_AMOUNTS, len(rows)), np.int64)
+        more = np.zeros((self._n_amounts, len(rows)), np.int64)
         more[BITS] = bit
         self.steps.add(rows, start_s, end_s, more)
 
@@ -450,10 +512,25 @@ class Occupancy:
     # -- steps
 
     def _add(self, row: int, start_s: float, end_s: float, amounts: Sequence[int] | Amounts) -> None:
-        more = np.zeros((N_AMOUNTS, 1), np.int64)
+        more = np.zeros((self._n_amounts, 1), np.int64)
         more[: len(amounts), 0] = amounts
         self.steps.add(np.array([row], np.intp), start_s, end_s, more)
         self._touched.add(row)
+
+    def _capacity_of(self, entry: NodeLedger, n_nodes: int) -> list[int]:
+        """What a row has, by its first node; of several nodes, their number."""
+        capacity = [0] * self._n_amounts
+        capacity[SLOTS] = entry.slots * n_nodes
+        if n_nodes > 1:
+            capacity[MEMORY] = capacity[SWAP] = PLENTY
+            return capacity
+        capacity[GPUS] = entry.node.gpus
+        capacity[MEMORY] = _bounded(entry.most_mem_bytes, entry.mem_free_bytes)
+        capacity[SWAP] = _bounded(entry.most_vmem_bytes, entry.vmem_free_bytes)
+        for place, name in enumerate(self.resources, SWAP + 1):
+            known = entry.node.others.get(name)
+            capacity[place] = 0 if known is None else known.available
+        return capacity
 
     def _tidy(self) -> None:
         """Forget what is over, and join equal neighbours."""
@@ -482,19 +559,6 @@ def _kind(entry: NodeLedger, all_apart: bool, own: frozenset[NodeName], has_syst
         return None
     system = operating_system(entry) if has_system else ""
     return entry.properties, entry.most_mem_bytes, entry.most_vmem_bytes, system
-
-
-def _capacity_of(entry: NodeLedger, n_nodes: int) -> list[int]:
-    """What a row has, by its first node; of several nodes, their number."""
-    capacity = [0] * N_AMOUNTS
-    capacity[SLOTS] = entry.slots * n_nodes
-    if n_nodes > 1:
-        capacity[MEMORY] = capacity[SWAP] = PLENTY
-        return capacity
-    capacity[GPUS] = entry.node.gpus
-    capacity[MEMORY] = _bounded(entry.most_mem_bytes, entry.mem_free_bytes)
-    capacity[SWAP] = _bounded(entry.most_vmem_bytes, entry.vmem_free_bytes)
-    return capacity
 
 
 def _bounded(most: float, free: float) -> int:

@@ -3,8 +3,9 @@
 Theory of operation. Row i of `at` holds the times at which something changes on node i, rising, the rest
 infinite; `free` holds the amounts from that time until the next. Rows have as many columns as the longest
 needs, so a question about all nodes is a handful of array operations, and a change touches the rows of its
-nodes only. Amounts are slots, GPUs, memory and memory with swap in bytes, and a set of bits: the advance
-reservations that keep jobs out then. Bits are added and taken away like amounts, each once for a time.
+nodes only. Amounts are slots, GPUs, memory and memory with swap in bytes, the site's own resources, and a set
+of bits: the advance reservations that keep jobs out then. Bits are added and taken away like amounts, each
+once for a time.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-SLOTS, GPUS, MEMORY, SWAP, BITS, PLANNED = range(6)
+SLOTS, GPUS, MEMORY, SWAP = range(4)
+BITS, PLANNED = -2, -1
+"""The last ones; between, there is an amount for each of the site's own resources that is counted."""
 N_AMOUNTS = 6
+"""Without any of these."""
 PLENTY = 1 << 60
 """Stands for an amount without a known bound; no sum of real demands comes near it."""
 
@@ -49,7 +53,7 @@ class NodeSteps:
         self.at: Times = np.full((n_nodes, _FIRST_WIDTH), np.inf)
         self.at[:, 0] = -np.inf
         #: (n_amounts, n_nodes, width).
-        self.free: Amounts = np.zeros((N_AMOUNTS, n_nodes, _FIRST_WIDTH), np.int64)
+        self.free: Amounts = np.zeros((capacity.shape[1], n_nodes, _FIRST_WIDTH), np.int64)
         self.free[:, :, 0] = capacity.T
         #: Columns in use by the longest row.
         self.width = 1
@@ -66,7 +70,7 @@ class NodeSteps:
         spare = self.width + _FIRST_WIDTH
         twin.at = np.full((self.n_nodes, spare), np.inf)
         twin.at[:, : self.width] = self.at[:, : self.width]
-        twin.free = np.zeros((N_AMOUNTS, self.n_nodes, spare), np.int64)
+        twin.free = np.zeros((len(self.free), self.n_nodes, spare), np.int64)
         twin.free[:, :, : self.width] = self.free[:, :, : self.width]
         return twin
 

@@ -20,13 +20,9 @@ import numpy as np
 
 from torque_sched.decide.steps import (
     BITS,
-    GPUS,
-    MEMORY,
-    N_AMOUNTS,
     PLANNED,
     PLENTY,
     SLOTS,
-    SWAP,
     Amounts,
     Indices,
     Mask,
@@ -53,6 +49,7 @@ class DemandPart:
         kept_slots: for each of `nodes`, slots that must stay free beside it (for idle GPUs).
         most: for each of `nodes`, how many pieces it may take; None: one, or all that fit if they may share.
         mixes: its pieces may share nodes with those of other parts, too.
+        others: of a piece, amounts of the site's own resources, in the order of the table.
     """
 
     nodes: Indices
@@ -67,6 +64,7 @@ class DemandPart:
     most: Amounts | None = None
     mixes: bool = False
     spares_parts: bool = False
+    others: tuple[int, ...] = ()
     _among: set[int] = field(default_factory=set, init=False, repr=False)
 
     def has(self, node: int) -> bool:
@@ -96,7 +94,7 @@ class Booking:
 
     Attributes:
         nodes: their rows.
-        held: of each row, slots, GPUs, memory and memory with swap.
+        held: of each row, slots, GPUs, memory, memory with swap, and the site's own resources.
         shares: by the name of each row; as many slots of a row of several nodes as nodes are held.
         kept_out_by: as in the need.
     """
@@ -104,7 +102,7 @@ class Booking:
     start_s: float
     end_s: float
     nodes: tuple[int, ...]
-    held: tuple[tuple[int, int, int, int], ...]
+    held: tuple[tuple[int, ...], ...]
     shares: tuple[NodeShare, ...]
     kept_out_by: int = 0
 
@@ -117,11 +115,12 @@ class FreeResources:
     gpus: Amounts
     mem_bytes: Amounts
     vmem_bytes: Amounts
+    others: tuple[Amounts, ...] = ()
 
     def fits(self, part: DemandPart) -> bool:
         """Whether the free resources suffice for all pieces of a part, looked at alone."""
         nodes = part.nodes
-        pieces = np.maximum(self.slots[nodes], 0) // part.slots
+        pieces = np.maximum(self.slots[nodes], 0) // max(1, part.slots)
         if not part.may_share:
             takes = self.slots[nodes] >= part.slots
             # What is not asked for may be overdrawn.
@@ -131,6 +130,9 @@ class FreeResources:
                 takes &= self.mem_bytes[nodes] >= part.mem_bytes
             if part.vmem_bytes:
                 takes &= self.vmem_bytes[nodes] >= part.vmem_bytes
+            for free, wanted in zip(self.others, part.others, strict=False):
+                if wanted:
+                    takes &= free[nodes] >= wanted
             if part.most is None:
                 return int(np.count_nonzero(takes)) >= part.count
             pieces = np.where(takes, np.minimum(pieces, part.most), 0)
@@ -171,6 +173,7 @@ class NodeTable:
         slack_s: added to each length: a job may start, and be ended at its limit, so much later.
         n_nodes: how many nodes each row stands for; None: one.
         is_exclusive: whether a job has each row's nodes alone; None: none.
+        is_pool: rows of what the site has and no node: licences of the server.
         part_slots: of rows with parts that a job may have alone, the slots of one; 0: they have none.
         steps: what is free of the capacity; None: all.
     """
@@ -188,10 +191,12 @@ class NodeTable:
         steps: NodeSteps | None = None,
         is_exclusive: Mask | None = None,
         part_slots: Amounts | None = None,
+        is_pool: Mask | None = None,
     ) -> None:
         self.names, self.capacity = names, capacity
         self.is_exclusive = np.zeros(len(capacity), bool) if is_exclusive is None else is_exclusive
         self.part_slots = np.zeros(len(capacity), np.int64) if part_slots is None else part_slots
+        self.is_pool = np.zeros(len(capacity), bool) if is_pool is None else is_pool
         self.has_many = np.zeros(len(capacity), bool) if n_nodes is None else n_nodes > 1
         self.steps = NodeSteps(capacity) if steps is None else steps
         self.now_s, self.resolution_s, self.window_s, self.slack_s = now_s, resolution_s, window_s, slack_s
@@ -277,14 +282,14 @@ class NodeTable:
         self._change(booking, -1)
 
     def _change(self, booking: Booking, sign: int) -> None:
-        more = np.zeros((N_AMOUNTS, len(booking.nodes)), np.int64)
+        more = np.zeros((len(self.steps.free), len(booking.nodes)), np.int64)
         more[:BITS] = np.array(booking.held, np.int64).T * sign
         more[PLANNED] = sign
         self.steps.add(np.array(booking.nodes, np.intp), booking.start_s, booking.end_s, more)
 
     def close(self, node: int, start_s: float, end_s: float, amounts: Iterable[int]) -> None:
         """Less (or bits more) on a node for a time: what is not a job of the policy."""
-        more = np.zeros((N_AMOUNTS, 1), np.int64)
+        more = np.zeros((len(self.steps.free), 1), np.int64)
         listed = list(amounts)
         more[: len(listed), 0] = listed
         self.steps.add(np.array([node], np.intp), start_s, end_s, more)
@@ -298,20 +303,21 @@ class NodeTable:
         width = self.steps.width_until(end_s)
         inside = self.steps.during(None, start_s, end_s)[:, :width]
         free = self.steps.free[:, :, :width]
-        least = [np.where(inside, free[amount], PLENTY).min(axis=1) for amount in range(BITS)]
+        least = [np.where(inside, free[amount], PLENTY).min(axis=1) for amount in range(len(free) + BITS)]
         closed = None
         if kept_out_by:
             closed = (((free[BITS] & kept_out_by) != 0) & inside).any(axis=1)
         if first.whole:
             # Of a row of several nodes, the number of free ones says all.
-            planned = ((free[PLANNED] < 0) & inside).any(axis=1) & ~self.has_many
+            planned = ((free[PLANNED] < 0) & inside).any(axis=1) & ~(self.has_many | self.is_pool)
             if first.spares_parts:
                 planned &= self.part_slots == 0
             closed = planned if closed is None else closed | planned
         if closed is not None:
             for amounts in least:
                 amounts[closed] = 0
-        return FreeResources(*least)
+        slots, gpus, memory, swap, *others = least
+        return FreeResources(slots, gpus, memory, swap, tuple(others))
 
     def _start_later(
         self, need: ResourceDemand, length_s: float, not_before_s: float, no_later_s: float
@@ -352,7 +358,8 @@ class NodeTable:
                 size = self.part_slots[part.nodes]
                 own = np.where(size > 0, -(-part.slots // np.maximum(size, 1)) * size * n, own)
             slots = np.maximum(own, slots)
-        return [slots, part.gpus * n, part.mem_bytes * n, part.vmem_bytes * n]
+        of_site = (amount * n for amount in part.others)
+        return [slots, part.gpus * n, part.mem_bytes * n, part.vmem_bytes * n, *of_site]
 
     def _spans(
         self, part: DemandPart, n: int, bits: int, length_s: float, not_before_s: float
@@ -432,7 +439,7 @@ class NodeTable:
 
     def _held_by(self, need: ResourceDemand, chosen: dict[int, list[tuple[int, int]]]) -> Amounts:
         """(n_amounts, n_rows): what the parts of a job that have chosen take."""
-        held = np.zeros((BITS, len(self.names)), np.int64)
+        held = np.zeros((len(self.steps.free) + BITS, len(self.names)), np.int64)
         for place, nodes in chosen.items():
             for node, n in nodes:
                 held[:, node] += self.held(need.parts[place], node, n)
@@ -445,9 +452,8 @@ class NodeTable:
             return np.where(bad, 0, 1)
         width = self.steps.width
         pieces = np.full(len(part.nodes), part.count, np.int64)
-        for amount, each in zip(
-            (SLOTS, GPUS, MEMORY, SWAP), (part.slots, part.gpus, part.mem_bytes, part.vmem_bytes), strict=True
-        ):
+        asked = (part.slots, part.gpus, part.mem_bytes, part.vmem_bytes, *part.others)
+        for amount, each in enumerate(asked):
             if each:
                 free = np.where(inside, self.steps.free[amount, part.nodes, :width], PLENTY).min(axis=1)
                 if amount == SLOTS and part.kept_slots is not None:
@@ -463,22 +469,25 @@ class NodeTable:
         self, need: ResourceDemand, chosen: dict[int, list[tuple[int, int]]], start_s: float, end_s: float
     ) -> Booking:
         nodes: list[int] = []
-        held: list[tuple[int, int, int, int]] = []
+        held: list[tuple[int, ...]] = []
         shares: list[NodeShare] = []
         at: dict[int, int] = {}
         for place in sorted(chosen):
             part = need.parts[place]
             for node, n in chosen[place]:
-                more, share = (
-                    self.held(part, node, n),
-                    NodeShare(self.names[node], part.slots * n, part.gpus * n),
-                )
+                more = self.held(part, node, n)
+                if self.is_pool[node]:
+                    # No node; its parts come last.
+                    nodes.append(node)
+                    held.append(more)
+                    continue
+                share = NodeShare(self.names[node], part.slots * n, part.gpus * n)
                 if node in at and part.mixes:
                     i = at[node]
                     had = held[i], shares[i]
                     is_alone = self.is_exclusive[node]
                     slots = had[0][0] if is_alone else had[0][0] + more[0]
-                    held[i] = slots, had[0][1] + more[1], had[0][2] + more[2], had[0][3] + more[3]
+                    held[i] = slots, *(a + b for a, b in zip(had[0][1:], more[1:], strict=True))
                     shares[i] = NodeShare(share.node, had[1].slots + share.slots, had[1].gpus + share.gpus)
                     continue
                 at[node] = len(nodes)
@@ -487,16 +496,17 @@ class NodeTable:
                 shares.append(share)
         return Booking(start_s, end_s, tuple(nodes), tuple(held), tuple(shares), need.kept_out_by)
 
-    def held(self, part: DemandPart, node: int, n: int = 1) -> tuple[int, int, int, int]:
+    def held(self, part: DemandPart, node: int, n: int = 1) -> tuple[int, ...]:
         """What `n` pieces take of a row; of several nodes, only their number is counted."""
         if self.has_many[node]:
-            return n, 0, 0, 0
+            return n, *([0] * (len(self.steps.free) + BITS - 1))
         is_alone = part.whole or bool(self.is_exclusive[node])
         slots = int(self.capacity[node, SLOTS]) if is_alone else part.slots * n
         size = int(self.part_slots[node])
         if size and part.spares_parts and not self.is_exclusive[node]:
             slots = min(slots, -(-part.slots // size) * size * n)
-        return slots, part.gpus * n, part.mem_bytes * n, part.vmem_bytes * n
+        of_site = (amount * n for amount in part.others or [0] * (len(self.steps.free) + BITS - 4))
+        return slots, part.gpus * n, part.mem_bytes * n, part.vmem_bytes * n, *of_site
 
 
 def _sweep(first: Times, last: Times, weights: Amounts, count: int) -> float:

@@ -150,6 +150,7 @@ class Timeline:
         """Whether a node has free resources for a piece, where its row has at least these."""
         slots, gpus = least.slots.tolist(), least.gpus.tolist()
         memory, swap = least.mem_bytes.tolist(), least.vmem_bytes.tolist()
+        of_site = [amounts.tolist() for amounts in least.others]
         row_of, members = self._rows.of.tolist(), self._rows.members
         chosen: dict[int, Collection[int]] = {}
 
@@ -160,7 +161,8 @@ class Timeline:
                     chosen[row] = self._usable(need, row, slots[row])
                 return index in chosen[row]
             mem, vmem = piece.mem_bytes, piece.with_swap_bytes
-            wanted = ((piece.slots, slots), (piece.gpus, gpus), (mem, memory), (vmem, swap))
+            wanted = [(piece.slots, slots), (piece.gpus, gpus), (mem, memory), (vmem, swap)]
+            wanted += zip(self.needs.of_site(piece) if piece.others else (), of_site, strict=False)
             # What nobody asks for may be overdrawn: others start jobs, too, whatever they ask for.
             return all(not amount or amount <= free[row] for amount, free in wanted)
 
@@ -214,7 +216,8 @@ class Timeline:
             return None
         for node, piece in plan.parts:
             row = int(self._rows.of[node.index])
-            less = (-piece.slots, -piece.gpus, -int(piece.mem_bytes), -int(piece.with_swap_bytes))
+            of_site = (-amount for amount in self.needs.of_site(piece))
+            less = (-piece.slots, -piece.gpus, -int(piece.mem_bytes), -int(piece.with_swap_bytes), *of_site)
             self.table.close(row, self.now_s, math.inf, less[:1] if self.table.has_many[row] else less)
         return plan
 
@@ -302,21 +305,34 @@ class _FreeNodes:
 
 
 class Needs:
-    """From what a job needs (`Shape`) to what is asked of the table; alike jobs share all of it."""
+    """From what a job needs (`Shape`) to what is asked of the table; alike jobs share all of it.
 
-    def __init__(self, search: Search, rows: Rows) -> None:
-        self._search, self.rows = search, rows
+    Args:
+        search: of the cycle.
+        rows: of the table.
+        resources: the site's own, in the order of the table.
+    """
+
+    def __init__(self, search: Search, rows: Rows, resources: Sequence[str] = ()) -> None:
+        self._search, self.rows, self._resources = search, rows, resources
         self._parts: dict[Fit, tuple[DemandPart, ...]] = {}
-        self._keys: dict[tuple[Fit, int], object] = {}
+        self._keys: dict[tuple[Fit, int, tuple[tuple[int, str, int], ...]], object] = {}
         #: By the nodes that could take a piece, and whether it needs GPUs.
         self._rows_of: dict[tuple[int, bool], tuple[list[NodeLedger], Indices, Amounts | None]] = {}
 
-    def of(self, shape: Shape, kept_out_by: int, pauses: Iterable[NodeName] = ()) -> ResourceDemand:
+    def of(
+        self,
+        shape: Shape,
+        kept_out_by: int,
+        pauses: Iterable[NodeName] = (),
+        of_pools: tuple[tuple[int, str, int], ...] = (),
+    ) -> ResourceDemand:
         """The need of a job of this shape.
 
         Args:
             kept_out_by: bits, see `occupancy.KeptOut`.
             pauses: nodes that failed to start this very job lately.
+            of_pools: of the site's pools, by the place among them: the resource, and how much.
         """
         parts = self._parts.get(shape.fit)
         if parts is None:
@@ -328,9 +344,19 @@ class Needs:
         names = frozenset(pauses)
         if names:
             parts = tuple(_without(part, self._indices(names)) for part in parts)
-            return ResourceDemand(parts, kept_out_by)
-        key = self._keys.setdefault((shape.fit, kept_out_by), object())
-        return ResourceDemand(parts, kept_out_by, key)
+            return ResourceDemand((*parts, *map(self._pool_part, of_pools)), kept_out_by)
+        key = self._keys.setdefault((shape.fit, kept_out_by, of_pools), object())
+        return ResourceDemand((*parts, *map(self._pool_part, of_pools)), kept_out_by, key)
+
+    def _pool_part(self, asked: tuple[int, str, int]) -> DemandPart:
+        place, name, n = asked
+        row = np.array([len(self.rows.members) + place], np.intp)
+        return DemandPart(row, slots=0, others=tuple(n if name == each else 0 for each in self._resources))
+
+    def of_site(self, piece: ResourceChunk) -> tuple[int, ...]:
+        """What a piece asks for of the site's own resources, in the order of the table."""
+        asked = dict(piece.others)
+        return tuple(asked.get(name, 0) for name in self._resources)
 
     def _indices(self, names: frozenset[NodeName]) -> Indices:
         by_name = self._search.ledger.by_name
@@ -365,6 +391,7 @@ class Needs:
             _most_pieces(nodes, piece, most) if bool(shape.procs) or shape.may_share else most,
             shape.may_share and shape.mixes_tasks,
             spares_parts,
+            self.of_site(piece),
         )
 
     def _rows_for(
@@ -408,11 +435,14 @@ class Needs:
             pieces[row] = part, before + -(-share.slots // part.slots)
         if sum(share.slots for share in shares) != sum(part.slots * part.count for part in need.parts):
             return None
+        n_nodes = len(pieces)
+        pieces |= {int(part.nodes[0]): (part, 1) for part in need.parts if not part.slots}
         held = tuple(table.held(part, row, n) for row, (part, n) in pieces.items())
-        if len(pieces) < len(shares):
+        if n_nodes < len(shares):
             shares = tuple(
                 NodeShare(table.names[row], part.slots * n, part.gpus * n)
                 for row, (part, n) in pieces.items()
+                if part.slots
             )
         return Booking(start_s, end_s, tuple(pieces), held, shares, need.kept_out_by)
 
@@ -426,12 +456,12 @@ class Needs:
     ) -> Booking:
         """The place the search found for a start now; who wants to be alone gets all, whoever is there."""
         is_whole = need.parts[0].whole
-        held: dict[int, tuple[int, int, int, int]] = {}
+        held: dict[int, tuple[int, ...]] = {}
         shares: list[NodeShare] = []
         for entry, piece in placed:
             row = int(self.rows.of[entry.index])
             if len(self.rows.members[row]) > 1:
-                held[row] = held.get(row, (0,))[0] + 1, 0, 0, 0
+                held[row] = held.get(row, (0,))[0] + 1, 0, 0, 0, *([0] * len(self._resources))
             else:
                 slots = entry.slots if is_whole or entry.node.is_exclusive else piece.slots
                 size = int(table.part_slots[row]) if need.parts[0].spares_parts else 0
@@ -439,8 +469,12 @@ class Needs:
                     slots = min(
                         slots, sum(each.count * -(-each.slots // size) * size for each in piece.made_of)
                     )
-                held[row] = slots, piece.gpus, int(piece.mem_bytes), int(piece.with_swap_bytes)
+                memory = int(piece.mem_bytes), int(piece.with_swap_bytes)
+                held[row] = slots, piece.gpus, *memory, *self.of_site(piece)
             shares.append(NodeShare(entry.name, piece.slots, piece.gpus))
+        held |= {
+            int(part.nodes[0]): table.held(part, int(part.nodes[0])) for part in need.parts if not part.slots
+        }
         return Booking(start_s, end_s, tuple(held), tuple(held.values()), tuple(shares), need.kept_out_by)
 
 
@@ -479,6 +513,8 @@ def _without(part: DemandPart, nodes: Indices) -> DemandPart:
 def _part_for(need: ResourceDemand, node: int, share: NodeShare) -> DemandPart | None:
     """The part of the need this share is of."""
     for part in need.parts:
+        if not part.slots:
+            continue
         n = share.slots // part.slots
         is_alike = n * part.slots == share.slots and n * part.gpus == share.gpus
         if is_alike and (n == 1 or part.may_share) and part.has(node):
