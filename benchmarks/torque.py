@@ -7,11 +7,9 @@ clients and the scheduler share its cores.  Real Torque servers answer slower an
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -34,9 +32,13 @@ from benchmarks.torque_cluster import (
     cycles,
     free_port,
     log_of,
+    look_ms,
+    note,
     one_slot,
     requests,
+    run_sections,
     start_all,
+    until,
 )
 from torque_sched.adapters.commands import Commands
 from torque_sched.batch.documents import hosts_text
@@ -84,11 +86,6 @@ def _in_turn(number: int) -> tuple[str, ...]:
     return _WAYS if number % 2 == 0 else _WAYS[::-1]
 
 
-def _note(text: str = "") -> str:
-    load = f"emulated server, load average {os.getloadavg()[0]:.1f}"
-    return f"{load}; {text}" if text else load
-
-
 def _servers(torque: EmulatedTorque) -> dict[str, BatchSystem]:
     by_commands = Pbs(Commands(torque.env), time.time)
     client = BatchClient(ServerPlace(torque.trqauthd))
@@ -103,7 +100,7 @@ def _starts_both_ways(quick: bool, say: Say) -> Iterator[Row]:
     say(f"starts by both ways, {rounds} rounds of {n_starts}")
     with cluster(shape=f"{2 * rounds * n_starts // 8}xnp=8") as torque:
         rates = asyncio.run(_start_rates(torque, rounds, n_starts))
-    yield measured("acknowledged starts per second, native", rates["native"], "1/s", note=_note())
+    yield measured("acknowledged starts per second, native", rates["native"], "1/s", note=note())
     yield measured("... commands, 4 at once", rates["commands"], "1/s")
     yield ratio("... native over commands", rates["native"], rates["commands"], goal=">= 3")
 
@@ -132,7 +129,7 @@ def _looks(quick: bool, say: Say) -> Iterator[Row]:
         torque.submit_many(requests(_N_JOBS))
         cold, warm = asyncio.run(_look_costs(torque, rounds))
     what = f"CPU of ours for a look at {_N_JOBS} jobs, 1 % changed"
-    yield measured(f"{what}, native", warm["native"], "ms", goal="<= 60", note=_note())
+    yield measured(f"{what}, native", warm["native"], "ms", goal="<= 60", note=note())
     yield measured("... commands, and their own", warm["commands"], "ms")
     yield measured("... every job read anew, native", cold["native"], "ms")
     yield measured("... every job read anew, commands, and their own", cold["commands"], "ms")
@@ -145,30 +142,12 @@ async def _look_costs(torque: EmulatedTorque, rounds: int) -> tuple[Figures, Fig
     for number in range(rounds):
         for way in _in_turn(number):
             ways[way].forget()
-            cold[way].append(await _look_ms(ways[way]))
+            cold[way].append((await look_ms(ways[way], _N_JOBS))[1])
         await ways["native"].comment(chance.sample(jobs, len(jobs) // 100), f"round {number}")
         for way in _in_turn(number):
-            warm[way].append(await _look_ms(ways[way]))
+            warm[way].append((await look_ms(ways[way], _N_JOBS))[1])
     await ways["native"].close()
     return cold, warm
-
-
-async def _look_ms(server: BatchSystem) -> float:
-    gc.collect()
-    gc.disable()  # as a cycle does
-    began_s = _cpu_s()
-    look = await server.look()
-    took_s = _cpu_s() - began_s
-    gc.enable()
-    if len(look.snapshot.jobs) != _N_JOBS:
-        raise RuntimeError(f"a look at {len(look.snapshot.jobs)} jobs in place of {_N_JOBS}")
-    return 1000 * took_s
-
-
-def _cpu_s() -> float:
-    """Of this process, and of the commands that it ran and that have ended."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 # -- a burst of jobs
@@ -233,7 +212,7 @@ def _bursts(rounds: int, say: Say, ways: Mapping[str, tuple[str, Path]]) -> Iter
     for name in ways:
         goals = ("<= 0.5", "<= 1", "<= 3") if name == "native" else ("", "", "")
         what = f"burst of {_N_BURST} jobs, {name}"
-        yield measured(f"{what}: first start", first[name], "s", goal=goals[0], note=_note("128 slots"))
+        yield measured(f"{what}: first start", first[name], "s", goal=goals[0], note=note("128 slots"))
         yield measured("... longest cycle", longest[name], "s", goal=goals[1])
         yield measured("... every waiting job has its reason", explained[name], "s", goal=goals[2])
 
@@ -251,17 +230,18 @@ def _one_burst(way: str, root: Path) -> tuple[Burst, float]:
             torque.run("qmgr", "-c", "set server scheduling = True")
             seen = Burst()
             lines = journal_lines(torque)
-            _until(lambda: _is_explained(seen, lines))
-            _until(lambda: len(cycles(torque)) > n_before)
+            until(lambda: is_explained(seen, lines, _N_BURST))
+            until(lambda: len(cycles(torque)) > n_before)
             return seen, max(each[3] for each in cycles(torque)[n_before:]) / 1000
 
 
-def _is_explained(burst: Burst, lines: Iterator[str]) -> bool:
+def is_explained(burst: Burst, lines: Iterator[str], n_jobs: int) -> bool:
+    """Whether by the journal's lines so far all jobs of a burst have started, or a reason to wait."""
     for line in lines:
         if not line:
             break
         burst.take(line)
-    return len(burst.explained_s.keys() | burst.started) == _N_BURST
+    return len(burst.explained_s.keys() | burst.started) >= n_jobs
 
 
 def journal_lines(torque: EmulatedCluster) -> Iterator[str]:
@@ -281,21 +261,8 @@ def journal_lines(torque: EmulatedCluster) -> Iterator[str]:
 def _daemon(torque: EmulatedTorque, port: int, way: str, root: Path = ROOT) -> Iterator[Daemon]:
     """The daemon beside a cluster, from its first cycle to its end."""
     with Daemon(torque, port, {"transport": way}, root=root) as daemon:
-        _until(lambda: bool(cycles(torque)))
+        until(lambda: bool(cycles(torque)))
         yield daemon
-
-
-def _until(is_so: Callable[[], bool], pause_s: float = 0.1) -> None:
-    """Wait for it.
-
-    Raises:
-        RuntimeError: it takes too long.
-    """
-    deadline_s = time.monotonic() + _LONGEST_S
-    while not is_so():
-        if time.monotonic() > deadline_s:
-            raise RuntimeError(f"not so after {_LONGEST_S:.0f} s")
-        time.sleep(pause_s)
 
 
 # -- start-up
@@ -313,12 +280,12 @@ def _start_ups(quick: bool, say: Say) -> Iterator[Row]:
         for number in range(1 + n_starts):
             began_s = time.monotonic()
             daemon.start()
-            _until(lambda: log_of(torque).count("pbs_sched startup pid") > number, 0.002)  # noqa: B023
+            until(lambda: log_of(torque).count("pbs_sched startup pid") > number, 0.002)  # noqa: B023
             took_s.append(time.monotonic() - began_s)
-            _until(lambda: len(cycles(torque)) > number)  # noqa: B023
+            until(lambda: len(cycles(torque)) > number)  # noqa: B023
             daemon.end()
     what = f"start-up of the daemon beside {_N_BURST} jobs"
-    yield measured(what, took_s[1:], "s", goal="<= 0.6", note=_note("until it listens"))
+    yield measured(what, took_s[1:], "s", goal="<= 0.6", note=note("until it listens"))
 
 
 # -- nothing to do
@@ -338,7 +305,7 @@ def _idle(quick: bool, say: Say) -> Iterator[Row]:
                 used[way].append((_cpu_of_s(pid) - before[way]) * 60 / window_s)
     text = f"the daemon itself, windows of {window_s:.0f} s, a cycle every 30 s"
     yield measured("CPU of an idle daemon per minute, native", used["native"], "s", goal="<= 0.05",
-                   note=_note(text))  # fmt: skip
+                   note=note(text))  # fmt: skip
     yield measured("... commands", used["commands"], "s")
 
 
@@ -472,7 +439,7 @@ def _event(quick: bool, say: Say) -> Iterator[Row]:
         for _ in range(n_jobs):
             began_s = time.time()
             job = torque.submit("-l", "nodes=1", runtime_s=9e5)
-            _until(lambda: torque.jobs()[job]["job_state"] == "R", 0.005)  # noqa: B023
+            until(lambda: torque.jobs()[job]["job_state"] == "R", 0.005)  # noqa: B023
             waits.append(time.time() - began_s)
             time.sleep(random.uniform(0.3, 1.0))  # longer than the server's gap between two events
     yield from event_rows(waits, f"qsub to R, n = {n_jobs}")
@@ -590,11 +557,4 @@ SECTIONS: dict[str, Callable[[bool, Say], Iterator[Row]]] = {
 
 def run(quick: bool, say: Say, report: Report, only: Sequence[str] = ()) -> None:
     """Run the sections asked for, all of them by default."""
-    loads: dict[str, object] = {}
-    report.setting["load_average"] = loads
-    for name, section in SECTIONS.items():
-        if not only or name in only:
-            before = os.getloadavg()
-            for row in section(quick, say):
-                loads[name] = {"before": before, "after": os.getloadavg()}
-                report.add([row])
+    run_sections(SECTIONS, quick, say, report, only)

@@ -6,9 +6,12 @@ The clients, the emulated server and the daemon share the cores of this machine.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import os
 import random
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ROOT
+from benchmarks.result import Report, Row
 from torque_sched.batch.documents import hosts_text
 from torque_sched.batch.system import BatchSystem, OrderKind
 from torque_sched.emulation import EmulatedCluster, EmulatedTorque
@@ -31,6 +35,67 @@ from torque_sched.model.states import JobState
 AT_ONCE = 4
 """Starts under way, as the daemon has it."""
 Say = Callable[[str], None]
+_LONGEST_S = 200.0
+
+
+def note(text: str = "") -> str:
+    """What is said beside a figure: that the server is emulated, and how busy the machine is."""
+    load = f"emulated server, load average {os.getloadavg()[0]:.1f}"
+    return f"{load}; {text}" if text else load
+
+
+def cpu_s() -> float:
+    """CPU time of this process, and of the commands that it ran and that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+async def look_ms(server: BatchSystem, n_jobs: int) -> tuple[float, float]:
+    """CPU time of a look at so many jobs: of ours alone, and with that of the commands.
+
+    Raises:
+        RuntimeError: it shows another number of jobs.
+    """
+    gc.collect()
+    gc.disable()  # as a cycle does
+    began_s, own_began_s = cpu_s(), time.process_time()
+    look = await server.look()
+    own_s, took_s = time.process_time() - own_began_s, cpu_s() - began_s
+    gc.enable()
+    if len(look.snapshot.jobs) != n_jobs:
+        raise RuntimeError(f"a look at {len(look.snapshot.jobs)} jobs in place of {n_jobs}")
+    return 1000 * own_s, 1000 * took_s
+
+
+def until(is_so: Callable[[], bool], pause_s: float = 0.1) -> None:
+    """Wait for it.
+
+    Raises:
+        RuntimeError: it takes too long.
+    """
+    deadline_s = time.monotonic() + _LONGEST_S
+    while not is_so():
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"not so after {_LONGEST_S:.0f} s")
+        time.sleep(pause_s)
+
+
+def run_sections(
+    sections: Mapping[str, Callable[[bool, Say], Iterator[Row]]],
+    quick: bool,
+    say: Say,
+    report: Report,
+    only: Sequence[str] = (),
+) -> None:
+    """Run the sections asked for, all of them by default, and report their rows as they come."""
+    loads: dict[str, object] = {}
+    report.setting["load_average"] = loads
+    for name, section in sections.items():
+        if not only or name in only:
+            before = os.getloadavg()
+            for row in section(quick, say):
+                loads[name] = {"before": before, "after": os.getloadavg()}
+                report.add([row])
 
 
 def requests(n_jobs: int, seed: int = 1) -> list[dict[str, Any]]:

@@ -23,12 +23,11 @@ from typing import Any
 from benchmarks import ROOT
 from benchmarks.result import Report, Row, measured, ratio
 from benchmarks.torque import p95
-from benchmarks.torque_cluster import Daemon, Say, cluster, cycles, free_port
+from benchmarks.torque_cluster import Daemon, Say, cluster, cycles, free_port, until
 from torque_sched.emulation import EmulatedTorque
 
 N_JOBS, WIDE_SLOTS = 500, 8
 _SHAPE, _MOM_START_S = "3xnp=8", 0.2
-_LONGEST_S = 200.0
 Runs = Callable[[EmulatedTorque, int], AbstractContextManager[None]]
 
 
@@ -94,7 +93,7 @@ def ours(**settings: object) -> Runs:
     @contextmanager
     def runs(torque: EmulatedTorque, port: int) -> Iterator[None]:
         with Daemon(torque, port, {"transport": "native", **settings}):
-            _until(lambda: bool(cycles(torque)))
+            until(lambda: bool(cycles(torque)))
             yield
 
     return runs
@@ -110,14 +109,6 @@ def stand_in(torque: EmulatedTorque, port: int) -> Iterator[None]:
     finally:
         process.kill()
         process.wait(60)
-
-
-def _until(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + _LONGEST_S
-    while not is_so():
-        if time.monotonic() > deadline_s:
-            raise RuntimeError(f"not so after {_LONGEST_S:.0f} s")
-        time.sleep(0.5)
 
 
 def contest(scheduler: Runs) -> Seen:
@@ -151,7 +142,7 @@ def _seen(
             time.sleep(2.0)
             seen = Seen(time.time(), {job: slots for job, (slots, _) in zip(ids, submitted, strict=True)})
             torque.run("qmgr", "-c", "set server scheduling = True")
-            _until(lambda: is_over(sum(";E;" in line for line in torque.accounting())))
+            until(lambda: is_over(sum(";E;" in line for line in torque.accounting())))
         with next(torque.home.glob("journal.*.jsonl")).open(encoding="utf-8") as journal:
             for line in journal:
                 seen.take(line)

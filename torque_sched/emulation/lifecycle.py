@@ -6,10 +6,8 @@ follows what real servers were seen to do.
 
 from __future__ import annotations
 
-import heapq
-
 from torque_sched.emulation.depend import drop, followers, is_met
-from torque_sched.emulation.model import EmulatedJob, Refused, range_text, seconds_of
+from torque_sched.emulation.model import EmulatedJob, Refused, range_text
 from torque_sched.emulation.mom import before_change, refresh_used, report_now
 from torque_sched.emulation.placing import Placement
 from torque_sched.emulation.routing import RETRY_S, is_route, route
@@ -88,7 +86,7 @@ def _begin(world: World, job: EmulatedJob) -> None:
     job.attributes["start_time"] = str(int(world.now_s))
     job.attributes["start_count"] = str(int(job.attributes.get("start_count", "0")) + 1)
     world.account("S", job.id, _record(job) + " ")
-    walltime = _walltime_s(job)
+    walltime = job.walltime_s
     if job.runtime_s is not None:
         limit = job.runtime_s if walltime is None else min(job.runtime_s, walltime + _WALLTIME_GRACE_S)
         job.ends_s = world.now_s + limit
@@ -210,16 +208,8 @@ def resume(world: World, job: EmulatedJob) -> None:
     world.touch_job(job)
 
 
-def advance(world: World, now_s: float) -> None:
-    """Let the time run to ``now_s``; what falls due on the way happens at its own second."""
-    while world.timers and world.timers[0][0] <= now_s:
-        at_s, kind, key = heapq.heappop(world.timers)
-        world.now_s = max(world.now_s, at_s)
-        _fire(world, at_s, kind, key)
-    world.now_s = max(world.now_s, now_s)
-
-
-def _fire(world: World, at_s: float, kind: str, key: str) -> None:
+def fire(world: World, at_s: float, kind: str, key: str) -> None:
+    """What is due to happen to a job, or to the server."""
     if kind == "iteration":
         world.notify(COMMANDS["time"])
         world.due(at_s + max(1.0, float(world.server.get("scheduler_iteration", "600"))), "iteration", "")
@@ -266,7 +256,7 @@ def _route_again(world: World, job: EmulatedJob) -> None:
 
 
 def _end_of_time(world: World, job: EmulatedJob) -> None:
-    walltime = _walltime_s(job)
+    walltime = job.walltime_s
     declared = job.runtime_s is not None or job.executes
     over = declared and walltime is not None and world.now_s - job.start_s > walltime
     if job.executes:
@@ -451,11 +441,6 @@ def _note_assigned(world: World, job: EmulatedJob) -> None:
         if name not in world.assigned:
             world.assigned.append(name)
             world.touch("server", "")
-
-
-def _walltime_s(job: EmulatedJob) -> float | None:
-    text = job.resources.get("walltime")
-    return None if text is None else float(seconds_of(text))
 
 
 def _record(job: EmulatedJob) -> str:

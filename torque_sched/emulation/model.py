@@ -75,6 +75,12 @@ class EmulatedJob:
     cached: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
+    def walltime_s(self) -> float | None:
+        """The limit it asked for."""
+        text = self.resources.get("walltime")
+        return None if text is None else float(seconds_of(text))
+
+    @property
     def is_array(self) -> bool:
         """Whether it stands for a whole array, which may have no member at all."""
         return "[]" in self.id

@@ -24,7 +24,7 @@ from torque_sched.emulation.control_verb import Control
 from torque_sched.emulation.core import EmulatedServer, n_jobs
 from torque_sched.emulation.events import EventSender
 from torque_sched.emulation.journal import is_openpbs
-from torque_sched.emulation.lifecycle import COMMANDS, advance, end
+from torque_sched.emulation.lifecycle import COMMANDS, end, fire
 from torque_sched.emulation.model import EmulatedJob
 from torque_sched.emulation.mom import report
 from torque_sched.emulation.openpbs.server import OpenPbsServer
@@ -102,7 +102,7 @@ class TorqueServer(EmulatedServer):
 
     def advance(self, now_s: float) -> None:
         """Let the time run to ``now_s``."""
-        advance(self.world, now_s)
+        self.world.advance(now_s, fire)
 
     def end(self, job: EmulatedJob, status: int) -> None:
         """A script is over."""

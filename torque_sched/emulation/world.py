@@ -170,6 +170,14 @@ class World:
         self.touch("node", name)
         self.versions[name] = self.versions.get(name, 0) + 1
 
+    def advance(self, now_s: float, fire: Callable[[World, float, str, str], None]) -> None:
+        """Let the time run to ``now_s``; what falls due on the way happens (`fire`) at its own second."""
+        while self.timers and self.timers[0][0] <= now_s:
+            at_s, kind, key = heapq.heappop(self.timers)
+            self.now_s = max(self.now_s, at_s)
+            fire(self, at_s, kind, key)
+        self.now_s = max(self.now_s, now_s)
+
     def due(self, at_s: float, kind: str, key: str) -> None:
         """Ask for ``kind`` to happen to ``key`` at ``at_s``."""
         heapq.heappush(self.timers, (at_s, kind, key))

@@ -5,8 +5,6 @@ Functions over a :class:`~torque_sched.emulation.world.World`; what they do was 
 
 from __future__ import annotations
 
-import heapq
-
 from torque_sched.emulation.model import EmulatedJob, EmulatedNode, seconds_of, walltime_text
 from torque_sched.emulation.openpbs.values import add, elements_of, moment, n_chunks, remaining_text, taken
 from torque_sched.emulation.world import World
@@ -157,7 +155,7 @@ def begin(world: World, job: EmulatedJob) -> None:
         "walltime": "00:00:00",
     }  # fmt: skip
     world.account("S", job.id, _record(job))
-    walltime_s = _walltime_s(job)
+    walltime_s = job.walltime_s
     limit_s = None if walltime_s is None else walltime_s + _GRACE_S
     if job.runtime_s is not None:
         limit_s = job.runtime_s if limit_s is None else min(job.runtime_s, limit_s)
@@ -170,11 +168,6 @@ def begin(world: World, job: EmulatedJob) -> None:
         world.due(job.ends_s, "end", job.id)
     _dependants(world, job, "after", None)
     world.touch_job(job)
-
-
-def _walltime_s(job: EmulatedJob) -> float | None:
-    text = job.resources.get("walltime")
-    return None if text is None else float(seconds_of(text))
 
 
 def refresh_used(world: World, job: EmulatedJob) -> None:
@@ -348,21 +341,13 @@ def _dependants(world: World, job: EmulatedJob, met: str, status: int | None) ->
             settle(world, other)
 
 
-def advance(world: World, now_s: float) -> None:
-    """Let the time run to ``now_s``; what falls due on the way happens at its own second."""
-    while world.timers and world.timers[0][0] <= now_s:
-        at_s, kind, key = heapq.heappop(world.timers)
-        world.now_s = max(world.now_s, at_s)
-        _fire(world, at_s, kind, key)
-    world.now_s = max(world.now_s, now_s)
-
-
-def _fire(world: World, at_s: float, kind: str, key: str) -> None:
+def fire(world: World, at_s: float, kind: str, key: str) -> None:
+    """What is due to happen to a job, or to the server."""
     job = world.jobs.get(key)
     if job is None:
         return
     if kind == "end" and job.state == "R" and job.ends_s is not None and job.ends_s <= at_s:
-        walltime_s = _walltime_s(job)
+        walltime_s = job.walltime_s
         declared = job.runtime_s is not None or job.executes
         over = declared and walltime_s is not None and world.now_s - job.start_s > walltime_s
         if job.executes:

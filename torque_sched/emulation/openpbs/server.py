@@ -107,7 +107,7 @@ class OpenPbsServer(EmulatedServer):
 
     def advance(self, now_s: float) -> None:
         """Let the time run to ``now_s``."""
-        lifecycle.advance(self.world, now_s)
+        self.world.advance(now_s, lifecycle.fire)
 
     def end(self, job: EmulatedJob, status: int) -> None:
         """A script is over."""
