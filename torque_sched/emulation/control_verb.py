@@ -6,6 +6,7 @@
 ``emulated trqauthd stop|start``: it refuses connections, or takes them again (done by the server itself)
 ``emulated tick``: look at the clock file and do what is due
 ``emulated hooks broken|whole``: of OpenPBS: every hook fails, as with a Python newer than it knows
+``emulated confirm RESERVATION VNODES``: of OpenPBS: what its scheduler does with what pbs_rsub asked for
 ``emulated fields``: the keys of ``node``
 """
 

@@ -43,12 +43,14 @@ PROGRAMS = [
     "qenable",
     "qdisable",
     "qterm",
+    "pbs_rsub",
     "pbs_rstat",
+    "pbs_rdel",
     "printjob",
     "emulated",
 ]
 _NOT_OF_OPENPBS = frozenset(("qnodes", "qstart", "qstop", "qenable", "qdisable", "qterm"))
-_NOT_OF_TORQUE = frozenset(("pbs_rstat", "printjob"))
+_NOT_OF_TORQUE = frozenset(("pbs_rsub", "pbs_rstat", "pbs_rdel", "printjob"))
 _VNODE = frozenset(("Mom", "sharing", "in_multivnode_host", "partition"))
 _BLANK = "\n"
 _SIZES = {"physmem": "physmem_kb", "swap": "swap_kb"}

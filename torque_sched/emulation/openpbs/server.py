@@ -8,7 +8,7 @@ from torque_sched.emulation.call import Answer, Call, Verb
 from torque_sched.emulation.control_verb import Control
 from torque_sched.emulation.core import EmulatedServer, n_jobs
 from torque_sched.emulation.model import EmulatedJob, EmulatedObject, EmulatedQueue
-from torque_sched.emulation.openpbs import hooks, lifecycle, manage, orders, show, submit
+from torque_sched.emulation.openpbs import hooks, lifecycle, manage, orders, reservations, show, submit
 from torque_sched.emulation.world import Settings, World
 
 _ONE_QRUN_S, _ONE_OF_MANY_S, _ONE_COMMENT_S = 28e-3, 6.5e-3, 15e-3
@@ -69,6 +69,8 @@ class OpenPbsServer(EmulatedServer):
             node.attributes.setdefault("last_state_change_time", str(int(self.world.now_s)))
         for job in self.world.jobs.values():
             lifecycle.due_again(self.world, job)
+        for name, found in reservations.reservations(self.world).items():
+            reservations.due_again(self.world, name, found)
 
     def script_files(self, directory: Path) -> None:
         """None: real ones keep scripts in their database, where `printjob -s` reads them."""
@@ -80,7 +82,8 @@ class OpenPbsServer(EmulatedServer):
             "qsub": self._qsub, "qrun": orders.qrun, "qstat": show.qstat, "pbsnodes": show.pbsnodes,
             "qalter": orders.qalter, "qhold": orders.qhold, "qrls": orders.qrls, "qsig": orders.qsig,
             "qdel": orders.qdel, "qrerun": orders.qrerun, "qmove": orders.qmove, "qmgr": self._qmgr,
-            "pbs_rstat": show.pbs_rstat, "printjob": orders.printjob, "emulated": self._control,
+            "pbs_rsub": reservations.pbs_rsub, "pbs_rstat": reservations.pbs_rstat,
+            "pbs_rdel": reservations.pbs_rdel, "printjob": orders.printjob, "emulated": self._control,
         }  # fmt: skip
 
     def _qsub(self, world: World, call: Call) -> Answer:
@@ -93,7 +96,9 @@ class OpenPbsServer(EmulatedServer):
         return answer
 
     def _control(self, world: World, call: Call) -> Answer:
-        """``emulated hooks broken|whole`` besides what every dialect has."""
+        """``emulated hooks broken|whole`` and ``confirm`` besides what every dialect has."""
+        if call.arguments[:1] == ("confirm",) and len(call.arguments) == 3:
+            return reservations.confirm(world, *call.arguments[1:])
         if call.arguments[:1] == ("hooks",):
             world.objects.pop("emulated hooks", None)
             if call.arguments[1:2] == ("broken",):
@@ -107,7 +112,13 @@ class OpenPbsServer(EmulatedServer):
 
     def advance(self, now_s: float) -> None:
         """Let the time run to ``now_s``."""
-        self.world.advance(now_s, lifecycle.fire)
+        self.world.advance(now_s, self._fire)
+
+    def _fire(self, world: World, at_s: float, kind: str, key: str) -> None:
+        if kind.startswith("reserve_"):
+            reservations.fire(world, kind, key)
+        else:
+            lifecycle.fire(world, at_s, kind, key)
 
     def end(self, job: EmulatedJob, status: int) -> None:
         """A script is over."""

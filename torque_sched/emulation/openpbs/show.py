@@ -1,4 +1,4 @@
-"""pbsnodes, qstat and pbs_rstat of OpenPBS."""
+"""pbsnodes and qstat of OpenPBS."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from torque_sched.emulation.openpbs.form import (
     text,
 )
 from torque_sched.emulation.openpbs.lifecycle import array_counts, refresh_used, state_of
+from torque_sched.emulation.openpbs.reservations import held_on, on_vnode
 from torque_sched.emulation.openpbs.values import add, ctime, size_bytes, taken
 from torque_sched.emulation.qsub_client import parse_pairs
 from torque_sched.emulation.world import World
@@ -139,6 +140,10 @@ def _node(world: World, node: EmulatedNode, kind: str, zone: str) -> Pairs:
     if not held:
         at = next(i for i, (name, _) in enumerate(pairs) if name == "resources_available") + 1
         pairs.insert(at, ("resources_assigned", []))
+    found = on_vnode(world, node.name)
+    if found:
+        at = next(i for i, (name, _) in enumerate(pairs) if name == "resources_available")
+        pairs.insert(at, ("resv", ", ".join(found)))
     jobs = _jobs_on(world, node)
     if jobs:
         at = next(i for i, (name, _) in enumerate(pairs) if name in ("resources_available", "resv"))
@@ -150,9 +155,17 @@ def _node(world: World, node: EmulatedNode, kind: str, zone: str) -> Pairs:
 
 
 def assigned_on(world: World, name: str) -> dict[str, str]:
-    """Resource -> what the jobs on a vnode hold of it; those of which nothing is held are left out."""
+    """Resource -> what jobs and running reservations hold of a vnode; what nobody holds is left out."""
     sums: dict[str, list[str]] = {}
+    reserved = list(held_on(world, name))
+    for _, held in reserved:
+        for key, value in held.items():
+            sums.setdefault(key, []).append(value)
+    queues = {queue for queue, _ in reserved}
     for job_id in world.jobs_on(name):
+        # What jobs of a reservation hold, it holds already.
+        if world.jobs[job_id].queue in queues:
+            continue
         for vnode, resources in taken(world.jobs[job_id]):
             for key, value in resources.items() if vnode == name else ():
                 sums.setdefault(key, []).append(value)
@@ -478,9 +491,3 @@ def _hours(walltime: str | None) -> str:
         return " -- "
     seconds = seconds_of(walltime)
     return f"{seconds // 3600:02d}:{seconds % 3600 // 60:02d}"
-
-
-def pbs_rstat(world: World, call: Call) -> Answer:
-    """Reservations need a scheduler that confirms them: there is none, so none is shown."""
-    del world, call
-    return Answer()
