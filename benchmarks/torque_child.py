@@ -12,7 +12,7 @@ from typing import Any
 
 from torque_sched.adapters.commands import Commands
 from torque_sched.batch.torque.pbs import Pbs, read_snapshot
-from torque_sched.decide.backfill.planning import ConservativeBackfill
+from torque_sched.decide.backfill import ConservativeBackfill
 from torque_sched.decide.context import Context
 from torque_sched.decide.decide import decide
 from torque_sched.decide.settings import Settings

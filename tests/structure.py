@@ -23,9 +23,7 @@ REASONS: dict[str, str] = {
 }
 """A module below 80 lines that one other imports -> why it stands alone."""
 
-MOST_SLIVERS: dict[str, int] = {
-    "torque_sched/learn": 1,
-}
+MOST_SLIVERS: dict[str, int] = {}
 """Folder -> how many more it may have; only what waits for its redesign stands here."""
 
 EDGES: dict[str, str] = {

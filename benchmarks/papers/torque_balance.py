@@ -32,7 +32,7 @@ from benchmarks.papers.torque_balance_cluster import (
 )
 from benchmarks.papers.torque_profiles import profiles
 from benchmarks.result import Report, Row, measured, observed, ratio
-from torque_sched.decide.backfill.aged import NoReservations
+from torque_sched.decide.backfill import NoReservations
 from torque_sched.decide.context import Load
 from torque_sched.decide.rules import NodeRules, Rates
 from torque_sched.decide.settings import Settings, new_placement

@@ -20,7 +20,7 @@ from torque_sched.batch.torque.parse.sched_config import (
     parse_sched_config,
 )
 from torque_sched.daemon.config import Config
-from torque_sched.decide.backfill.aged import AgedReservations
+from torque_sched.decide.backfill import AgedReservations
 from torque_sched.decide.context import Window
 from torque_sched.decide.decide import planner
 from torque_sched.decide.settings import Settings, new_backfill, new_order, new_placement

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from torque_sched.decide.admission import AdmissionCheck, Limits
-from torque_sched.decide.backfill.rule import PRIORITY, PlanningBackfill
+from torque_sched.decide.backfill import PRIORITY, PlanningBackfill
 from torque_sched.decide.context import Context, Prediction
 from torque_sched.decide.ledger import KeptAccounts, open_ledger
 from torque_sched.decide.needs import Fit, ResourceChunk, Shape, Shapes

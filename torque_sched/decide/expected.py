@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from torque_sched.decide.backfill.planning import ConservativeBackfill
-from torque_sched.decide.backfill.rule import PlanningBackfill
+from torque_sched.decide.backfill import ConservativeBackfill, PlanningBackfill
 from torque_sched.decide.context import Context, PendingStart
 from torque_sched.decide.cycle import Cycle
 from torque_sched.decide.decide import DecisionPass

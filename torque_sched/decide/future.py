@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from torque_sched.decide.backfill.rule import PlanningBackfill
+from torque_sched.decide.backfill import PlanningBackfill
 from torque_sched.decide.context import Lengths
 from torque_sched.decide.cycle import Cycle
 from torque_sched.decide.needs import Candidate, ResourceChunk

@@ -22,7 +22,7 @@ from operator import add
 import numpy as np
 
 from torque_sched.decide.admission import SitePool, site_pools
-from torque_sched.decide.backfill.rule import PlanningBackfill
+from torque_sched.decide.backfill import PlanningBackfill
 from torque_sched.decide.context import Context, Lengths, Window
 from torque_sched.decide.ledger import Ledger
 from torque_sched.decide.node_ledger import Held, NodeLedger, Refusal

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from typing import TYPE_CHECKING
 
-from torque_sched.decide.backfill.rule import PRIORITY, PlanningBackfill
+from torque_sched.decide.backfill import PRIORITY, PlanningBackfill
 from torque_sched.decide.context import Context, Lengths
 from torque_sched.decide.draining import DrainPlan
 from torque_sched.decide.ledger import Ledger

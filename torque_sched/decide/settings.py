@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from datetime import timezone, tzinfo
 from typing import Any, TypeVar
 
-from torque_sched.decide.backfill.aged import AgedReservations, DrainForStarving, NoReservations
-from torque_sched.decide.backfill.planning import (
+from torque_sched.decide.backfill import (
+    AgedReservations,
+    BackfillRule,
     ConservativeBackfill,
+    DrainForStarving,
     EasyBackfill,
     FcfsBackfill,
+    NoReservations,
     SelectiveBackfill,
 )
-from torque_sched.decide.backfill.rule import BackfillRule
 from torque_sched.decide.order import COrder, FairShareOrder, FcfsOrder, Order, ShortestFirstOrder
 from torque_sched.decide.placement.plain import (
     FirstFitPlacement,

@@ -46,8 +46,7 @@ from torque_sched.learn.rows import (
 )
 from torque_sched.learn.schema import BUSY_S, VERSION, check_files, newer, open_file, text_or_bytes
 from torque_sched.learn.unreadable import UNREADABLE, RowForm, UnreadableRows
-from torque_sched.learn.usage import Account, Holder
-from torque_sched.learn.usage_rows import USAGE, charge, put_before, read_usage, write_usage
+from torque_sched.learn.usage import USAGE, Account, Holder, charge, put_before, read_usage, write_usage
 
 _LEFT_OVER_S = 30 * 86400.0
 """Traces of running jobs that never ended before our eyes are dropped after this."""

@@ -30,7 +30,7 @@ from torque_sched.errors import TorqueSchedError
 from torque_sched.learn import History
 from torque_sched.learn.store import ALL_ROWS, Store
 from torque_sched.learn.unreadable import RowForm
-from torque_sched.learn.usage_rows import USAGE
+from torque_sched.learn.usage import USAGE
 from torque_sched.model.decisions import Start
 from torque_sched.simulate.counts.experiment import Plan, run
 from torque_sched.simulate.live import run_live

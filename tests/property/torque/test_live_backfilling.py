@@ -14,8 +14,7 @@ from tests.examples import examples
 from tests.fixtures.torque_builders import GIB, NOW_S, job, node
 from tests.property.torque.backfilling_drive import CAPACITY, JOBS, by_definition_of_easy, by_seconds
 from tests.property.torque.live_cluster import LiveCluster
-from torque_sched.decide.backfill.planning import ConservativeBackfill, EasyBackfill
-from torque_sched.decide.backfill.rule import PlanningBackfill
+from torque_sched.decide.backfill import ConservativeBackfill, EasyBackfill, PlanningBackfill
 from torque_sched.decide.context import BackOff, Context, Pause, Window
 from torque_sched.decide.decide import Decider, decide
 from torque_sched.decide.occupancy import Occupancy

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.fixtures.torque_builders import GIB, NOW_S, gpu_devices, job, node, running, snapshot
 from tests.property.torque.live_cluster import LiveCluster
-from torque_sched.decide.backfill.aged import AgedReservations
+from torque_sched.decide.backfill import AgedReservations
 from torque_sched.decide.context import Context, KnownPredictions, Load, PendingStart, Prediction
 from torque_sched.decide.decide import decide
 from torque_sched.decide.needs import demand_of_memory

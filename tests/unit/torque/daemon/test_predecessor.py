@@ -22,7 +22,7 @@ from torque_sched.daemon.config import Config
 from torque_sched.daemon.paths import Options
 from torque_sched.daemon.shadow import Shadow, read_report, words_of
 from torque_sched.daemon.startup import take_over_usage, without_effect
-from torque_sched.decide.backfill.aged import AgedReservations, DrainForStarving
+from torque_sched.decide.backfill import AgedReservations, DrainForStarving
 from torque_sched.decide.context import Context
 from torque_sched.decide.decide import decide
 from torque_sched.decide.order import FairShareOrder

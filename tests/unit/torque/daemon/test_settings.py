@@ -25,7 +25,7 @@ from torque_sched.daemon.c_policy import SettingsInForce, c_files_of
 from torque_sched.daemon.checks import Level, avoided_nodes, rights
 from torque_sched.daemon.config import Config, read_config
 from torque_sched.daemon.startup import changes_of, taken_at_once
-from torque_sched.decide.backfill.aged import AgedReservations, NoReservations
+from torque_sched.decide.backfill import AgedReservations, NoReservations
 from torque_sched.decide.fair_share import Share
 from torque_sched.decide.order import COrder, FairShareOrder, FcfsOrder
 from torque_sched.decide.placement.value import ValuePlacement

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.fixtures.torque_builders import NOW_S, answers, job, node, running, snapshot
 from torque_sched.daemon.config import Config
 from torque_sched.daemon.standing_reservations import DAYS, StandingReservation
-from torque_sched.decide.backfill.aged import AgedReservations
-from torque_sched.decide.backfill.planning import ConservativeBackfill
+from torque_sched.decide.backfill import AgedReservations, ConservativeBackfill
 from torque_sched.decide.context import Context
 from torque_sched.decide.settings import Settings
 from torque_sched.model.cluster import NodeName

@@ -20,8 +20,7 @@ from tests.fixtures.torque_builders import (
     running,
     snapshot,
 )
-from torque_sched.decide.backfill.aged import AgedReservations
-from torque_sched.decide.backfill.planning import ConservativeBackfill, EasyBackfill
+from torque_sched.decide.backfill import AgedReservations, ConservativeBackfill, EasyBackfill
 from torque_sched.decide.context import BackOff, Context, Pause, PendingStart, Window
 from torque_sched.decide.decide import decide
 from torque_sched.decide.placement.plain import FirstFitPlacement

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.fixtures.torque_builders import GIB, NOW_S, answers, job, node, queue, running, snapshot
-from torque_sched.decide.backfill.aged import AgedReservations
-from torque_sched.decide.backfill.planning import ConservativeBackfill
+from torque_sched.decide.backfill import AgedReservations, ConservativeBackfill
 from torque_sched.decide.context import Context, KnownPredictions, Prediction, Window
 from torque_sched.decide.decide import decide
 from torque_sched.decide.expected import expected_starts

@@ -20,13 +20,13 @@ from tests.fixtures.torque_builders import (
     queue,
     running,
 )
-from torque_sched.decide.backfill.planning import (
+from torque_sched.decide.backfill import (
     ConservativeBackfill,
     EasyBackfill,
     FcfsBackfill,
+    PlanningBackfill,
     SelectiveBackfill,
 )
-from torque_sched.decide.backfill.rule import PlanningBackfill
 from torque_sched.decide.context import Context, KnownPredictions, Prediction, Window
 from torque_sched.decide.order import FcfsOrder
 from torque_sched.decide.rules import NodeRules, QueueRules
@@ -338,7 +338,7 @@ import sys
 sys.modules["numpy"] = None
 from tests.fixtures.torque_builders import answers, job, node
 from torque_sched.errors import ConfigError
-from torque_sched.decide.backfill.planning import ConservativeBackfill
+from torque_sched.decide.backfill import ConservativeBackfill
 from torque_sched.decide.settings import Settings
 assert answers([node("n1")], [job(1)]).started == [1]
 try:

@@ -21,7 +21,7 @@ from tests.fixtures.torque_builders import (
     snapshot,
 )
 from torque_sched.decide import settings as registry
-from torque_sched.decide.backfill.aged import DrainForStarving, NoReservations
+from torque_sched.decide.backfill import DrainForStarving, NoReservations
 from torque_sched.decide.context import NO_LOAD, BackOff, Context, KnownPredictions, Pause, Prediction
 from torque_sched.decide.fair_share import Share, decayed, entitlements
 from torque_sched.decide.order import SORT_KEYS, COrder, FairShareOrder, FcfsOrder, ShortestFirstOrder

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.torque_builders import NOW_S, answers, job, node, queue, running
-from torque_sched.decide.backfill.aged import AgedReservations
-from torque_sched.decide.backfill.planning import ConservativeBackfill, EasyBackfill, FcfsBackfill
+from torque_sched.decide.backfill import AgedReservations, ConservativeBackfill, EasyBackfill, FcfsBackfill
 from torque_sched.decide.context import BackOff, Context, Pause, PendingStart
 from torque_sched.decide.order import FairShareOrder, FcfsOrder
 from torque_sched.decide.rules import Members, Qos, QueueRules, RunningLimits, Throttling
