@@ -138,7 +138,7 @@ def _some(
     snapshot: Snapshot, n: int, kind: frozenset[str], start_s: float, end_s: float,
     others: tuple[Reservation, ...],
 ) -> frozenset[NodeName]:  # fmt: skip
-    of_kind = [node for node in snapshot.nodes if kind <= set(node.properties)]
+    of_kind = [node for node in snapshot.nodes if kind <= set(node.properties) and not node.only_for]
     taken = {name for each in others if each.start_s < end_s and start_s < each.end_s for name in each.nodes}
     free = [node for node in of_kind if node.name not in taken and node.is_up]
     if n < 1 or len(free) < n:

@@ -55,11 +55,11 @@ def daemon_line(state: State, now_s: float) -> str:
 
 def nodes_line(snapshot: Snapshot) -> str:
     """Nodes, slots and GPUs in one line."""
-    up = [node for node in snapshot.nodes if node.is_up]
-    used = sum(node.slots_used for node in up)
-    line = (
-        f"{len(up)} of {len(snapshot.nodes)} nodes up, {used} of {sum(node.slots for node in up)} slots used"
-    )
+    # What runs in a reservation uses slots of its node.
+    used = sum(node.slots_used for node in snapshot.nodes if node.is_up)
+    whole = [node for node in snapshot.nodes if not node.only_for]
+    up = [node for node in whole if node.is_up]
+    line = f"{len(up)} of {len(whole)} nodes up, {used} of {sum(node.slots for node in up)} slots used"
     gpus = sum(node.gpus for node in up)
     if gpus:
         held = sum(len(job.allocated_gpus) for job in snapshot.running)

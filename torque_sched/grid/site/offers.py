@@ -55,7 +55,8 @@ class NodeInventory:
         self, snapshot: Snapshot, reservations: Iterable[Reservation], grants: Iterable[Grant] = ()
     ) -> None:
         """Take in a look, the reservations that are not the holder's own, and what the holder has granted."""
-        self._nodes = {node.name: node for node in snapshot.nodes if node.is_up and node.slots}
+        whole = (node for node in snapshot.nodes if node.is_up and not node.only_for)
+        self._nodes = {node.name: node for node in whole if node.slots}
         self._busy = {name: [] for name in self._nodes}
         self._granted = {}
         for job in (*snapshot.running, *snapshot.suspended):
