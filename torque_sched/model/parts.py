@@ -43,11 +43,11 @@ class Sharing(enum.Enum):
         return self not in {Sharing.DEFAULT_SHARED, Sharing.IGNORE_EXCL}
 
 
-_WISHES = {
+_ASKED = {
     AccessPolicy.SHARED: Alone.NOTHING, AccessPolicy.SINGLE_PART: Alone.PART,
     AccessPolicy.SINGLE_JOB: Alone.NODE, AccessPolicy.SINGLE_TASK: Alone.NODE,
 }  # fmt: skip
-_WITHOUT_WISH = {
+_UNASKED = {
     Sharing.DEFAULT_EXCL: Alone.PART, Sharing.DEFAULT_EXCLHOST: Alone.NODE, Sharing.FORCE_EXCL: Alone.PART,
 }  # fmt: skip
 
@@ -62,10 +62,10 @@ def alone_on(sharing: Sharing, access: AccessPolicy | None) -> Alone:
         return Alone.NOTHING
     if sharing is Sharing.FORCE_EXCLHOST:
         return Alone.NODE
-    wish = _WISHES.get(access) if access is not None else None
+    asked = _ASKED.get(access) if access is not None else None
     if sharing is Sharing.FORCE_EXCL:
-        return Alone.NODE if wish is Alone.NODE else Alone.PART
-    return _WITHOUT_WISH.get(sharing, Alone.NOTHING) if wish is None else wish
+        return Alone.NODE if asked is Alone.NODE else Alone.PART
+    return _UNASKED.get(sharing, Alone.NOTHING) if asked is None else asked
 
 
 @dataclass(frozen=True, slots=True)

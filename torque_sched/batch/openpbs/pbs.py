@@ -39,11 +39,11 @@ from torque_sched.batch.openpbs.parse.reservations import (
 from torque_sched.batch.openpbs.parse.select import Kinds, parse_select
 from torque_sched.batch.openpbs.parse.text import read_blocks
 from torque_sched.batch.openpbs.placing import (
+    ChunkRules,
     Elements,
     NotFreeError,
     SiteAccounts,
     VnodeAccounts,
-    Wishes,
     hosts_argument,
 )
 from torque_sched.batch.system import OrderKind, OrderResult
@@ -435,7 +435,7 @@ class OpenPbs(QueriedServer):
         try:
             self._site.check(job)
             select = parse_select(request.nodes_text or "1:ncpus=1")
-            elements = self._accounts.elements(select, allocation, Wishes.of(request))
+            elements = self._accounts.elements(select, allocation, ChunkRules.of(request))
         except NotFreeError as error:
             return OrderResult(OrderKind.NOT_NOW, error.message)
         except (ModelError, RecordError) as error:

@@ -29,7 +29,7 @@ _NOT_OF_SITE = _COUNTED | _UNPLACED | DURATION_RESOURCES | {"nodect"}
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ChunkRules:
     """How the chunks of a job are to lie.
 
     Attributes:
@@ -43,7 +43,7 @@ class Wishes:
     own_vnodes: bool = False
 
     @classmethod
-    def of(cls, request: Request) -> Wishes:
+    def of(cls, request: Request) -> ChunkRules:
         """Those of a job."""
         own_vnodes = any(piece.on_own_part for piece in request.pieces)
         return cls(request.access, request.is_scattered, own_vnodes)
@@ -115,7 +115,7 @@ class VnodeAccounts:
                 self._free[share.vnode][name] += amount_of(text)
 
     def elements(
-        self, select: Sequence[AskedChunk], allocation: Sequence[NodeShare], how: Wishes
+        self, select: Sequence[AskedChunk], allocation: Sequence[NodeShare], how: ChunkRules
     ) -> Elements:
         """One element for each chunk, on these hosts.
 
@@ -144,7 +144,7 @@ class VnodeAccounts:
         asked: Sequence[_CountedChunk],
         order: Sequence[int],
         allocation: Sequence[NodeShare],
-        how: Wishes,
+        how: ChunkRules,
     ) -> Elements:
         """The chunks in an order, each on the first host whose share it fits into."""
         scattered = how.own_hosts
@@ -182,7 +182,7 @@ class VnodeAccounts:
         return tuple(element for place in sorted(found) for element in found[place])
 
     def _on_host(
-        self, host: str, chunk: _CountedChunk, free: dict[str, dict[str, int]], own: Set[str], how: Wishes
+        self, host: str, chunk: _CountedChunk, free: dict[str, dict[str, int]], own: Set[str], how: ChunkRules
     ) -> tuple[VnodeShare, ...] | None:
         """The chunk on one vnode of the host, else over several of them; taken from `free`.
 
