@@ -19,8 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from yarn_accel.core.dags.live.expected_times import ExpectedTimes
-from yarn_accel.core.dags.live.own_makespans import MOST_ADMITTED, OwnMakespans
+from yarn_accel.core.dags.live.expected_times import MOST_ADMITTED, ExpectedTimes, OwnMakespans
 from yarn_accel.core.dags.live.queues import MOST_QUEUED, WorkerQueues
 from yarn_accel.core.dags.live.rows import Place, PlannedRows
 from yarn_accel.core.dags.model import DagFacts, DagId, PriorityClass
