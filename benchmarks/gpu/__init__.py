@@ -1,4 +1,4 @@
-"""Everything that only a GPU can show, in one run of minutes: see docs/gpu.md, "The day a GPU is there".
+"""What only a GPU can show, in one run of minutes: see docs/gpu-checks.md, "The day a GPU is there".
 
 Each section runs within its part of the time, and one that fails costs only itself.
 """

@@ -7,8 +7,8 @@
     with connect() as accel:
         print(accel.lu([[4.0, 3.0], [6.0, 3.0]]).piv)
 
-What is listed here is public and stays; docs/mapper.md shows all of it. Names are loaded when they are first
-used.
+What is listed here is public and stays; docs/mapper.md and the pages that it names show it. Names are loaded
+when they are first used.
 """
 
 from __future__ import annotations

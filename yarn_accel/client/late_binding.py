@@ -8,7 +8,7 @@
         if device.form == "gpu":
             ...                             # on the GPUs device.gpus
 
-The agent decides among all mappers that wait on its node, of all users' jobs; docs/mapper.md describes it.
+The agent decides among all mappers that wait on its node, of all users' jobs: docs/late-binding.md.
 The place is a lease: a thread renews it while the block lasts. Without an agent, or when the agent dies, the
 mapper goes on by itself, with the form that it was given or with the fallback, and says so in a counter.
 

@@ -1,4 +1,4 @@
-"""DAG.yaml: a workflow in this project's own form; docs/mps.md has the schema.
+"""DAG.yaml: a workflow in this project's own form; docs/dags.md has the schema.
 
 A simulation needs times and bytes; the task service what tasks run, and where files come from and go.
 """

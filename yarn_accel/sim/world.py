@@ -1,4 +1,4 @@
-"""WORLD.yaml: nodes, disks, applications, policy and options of a simulation; docs/hdas.md has the schema."""
+"""WORLD.yaml: nodes, disks, applications, policy and options of a simulation; see docs/hdas-simulate.md."""
 
 from __future__ import annotations
 

@@ -468,6 +468,6 @@ def test_a_server_that_refuses_the_credential_is_an_error_of_every_call(serve):
 
 
 def test_the_page_for_mappers_has_every_setting():
-    text = (Path(__file__).resolve().parents[3] / "docs" / "mapper.md").read_text(encoding="utf-8")
+    text = (Path(__file__).resolve().parents[3] / "docs" / "mapper-failures.md").read_text(encoding="utf-8")
     for name in ConnectSettings._fields:
         assert f"| `{name}` | `ACCEL_{name.upper()}` |" in text, name

@@ -17,7 +17,7 @@ from yarn_accel.sim import world as world_module
 from yarn_accel.sim.cli import simulate
 from yarn_accel.sim.world import load_world
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "hdas.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "hdas-simulate.md"
 
 
 def write(folder: Path, **changes: Any) -> str:

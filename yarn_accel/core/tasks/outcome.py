@@ -149,7 +149,7 @@ class RunOutcome:
         return fairness([each.slowdown for each in self.apps.values()])
 
     def as_json(self) -> dict[str, Any]:
-        """Fit for `json.dumps`; docs/hdas.md and docs/mps.md describe the two forms."""
+        """Fit for `json.dumps`; docs/hdas-simulate.md and docs/mps.md describe the two forms."""
         return self._of_dags() if self.is_of_dags else self._of_tasks()
 
     def _of_tasks(self) -> dict[str, Any]:
