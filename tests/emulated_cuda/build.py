@@ -40,6 +40,7 @@ HOST_FORM = "-DTHRUST_HOST_SYSTEM=1 -DTHRUST_DEVICE_SYSTEM=4"
 NEEDED_ONLY = ("libcublasLt.so.12", "libcusparse.so.12", "libnvJitLink.so.12")
 """What has to be there for the others, and is not called."""
 NOT_SUPPORTED = {"cuda": 801, "cublas": 15, "cusolver": 9}
+OF_KERNELS = tuple(HERE / name for name in ("kernel.h", "launch.h", "nvrtc.cpp"))
 PROFILER = 'extern "C" cudaError_t cudaProfilerStart(void), cudaProfilerStop(void);\n'
 CODEC = """import sys
 import cupy
@@ -84,7 +85,9 @@ def build() -> None:
     print(f"emulated CUDA: building in {VENV} (about 250 MB of packages the first time)", flush=True)
     _install()
     LIBRARIES.mkdir(exist_ok=True)
-    shutil.rmtree(LIBRARIES / "kernels", ignore_errors=True)
+    # Kernels take minutes to compile again: only where what compiles them has changed.
+    if not STAMP.exists() or any(path.stat().st_mtime > STAMP.stat().st_mtime for path in OF_KERNELS):
+        shutil.rmtree(LIBRARIES / "kernels", ignore_errors=True)
     runtime = _rebuilt_runtime()
     (LIBRARIES / "cupy").mkdir(exist_ok=True)
     (LIBRARIES / "cupy/atomics.cuh").write_text("// In kernel.h.\n")

@@ -236,6 +236,25 @@ TRIANGLES(D, d, double)
 TRIANGLES(C, c, C32)
 TRIANGLES(Z, z, C64)
 
+#define REFLECTORS(L, l, T) \
+    int cublas##L##geqrfBatched(Handle* handle, int m, int n, T* const* a, int lda, T* const* tau, int* status, \
+                                int n_items) { \
+        NEEDS(a, n_items, INVALID_VALUE_BLAS); \
+        NEEDS(tau, n_items, INVALID_VALUE_BLAS); \
+        if (is_device(status, 4)) return INVALID_VALUE_BLAS; \
+        *status = 0; \
+        return begin_blas(handle, [=] { \
+            std::vector<T> own(64 * (size_t)n); \
+            int n_own = (int)own.size(), code; \
+            for (int i = 0; i < n_items; i++) \
+                scipy_##l##geqrf_(&m, &n, a[i], &lda, tau[i], own.data(), &n_own, &code); \
+        }); \
+    }
+REFLECTORS(S, s, float)
+REFLECTORS(D, d, double)
+REFLECTORS(C, c, C32)
+REFLECTORS(Z, z, C64)
+
 #define PACKED(L, l, T) \
     int cublas##L##tpttr(Handle* handle, int fill, int n, const T* packed, T* a, int lda) { \
         NEEDS(a, (size_t)lda * (n - 1) + n, INVALID_VALUE_BLAS); \

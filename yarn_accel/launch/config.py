@@ -319,7 +319,9 @@ class LaunchConfig(BaseModel):
         # (72 LU of 18 MB, 2 workers: 1177 MiB resident in all, 553 MiB real).  A standby has none yet.
         n_counted = 1 + n_workers if self.server.buffers_counted == "per_process" else 1
         buffers_mib = math.ceil((server.pool_bytes * n_counted + server.reply_cache_bytes) / _MIB)
-        n_processes = n_workers + server.standby_workers
+        # Two workers of one GPU share its standbys.
+        n_standbys = server.standby_workers * max(1, n_gpus, n_devices)
+        n_processes = n_workers + n_standbys
         return buffers_mib + self.server.overhead_mib + n_processes * self.server.worker_overhead_mib
 
 

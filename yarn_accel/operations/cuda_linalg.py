@@ -16,13 +16,14 @@ LAPACK wants them.
 from __future__ import annotations
 
 import importlib
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations import cuda_source, factorization, linear
+from yarn_accel.operations.cuda_qr import qr_columns
 from yarn_accel.operations.cuda_streams import (
     Item,
     Land,
@@ -31,6 +32,7 @@ from yarn_accel.operations.cuda_streams import (
     cupy_module,
     download,
     download_each,
+    kernels,
     library,
     only,
     through_streams,
@@ -53,7 +55,6 @@ _LEAST_FOR_ONE_CALL = 3
 """One call for a stack takes as long for one matrix as for many, and longer than the routine for one: 5.2 and
 0.94 ms for LU of order 512 on an H200, 0.55 and 0.23 for Cholesky. So getrfBatched pays from order / 80
 matrices, potrfBatched from three, or up to order 32."""
-_LEAST_FOR_MORE_SHARED = 4
 _NUMBERS_OF_A_BLOCK = 4096
 _MOST_BLOCKS = 512
 
@@ -224,30 +225,6 @@ def lu_columns(columns: Array, params: Params, status: Array) -> Results:
     return results
 
 
-def qr_columns(columns: Array, params: Params, status: Array) -> Results:
-    """QR, see `Compute`; the packed form lies in place of the columns."""
-    cupy = cupy_module()
-    n_items, n, m = columns.shape
-    least = min(m, n)
-    scalars = cupy.empty((n_items, least), dtype=columns.dtype)
-    is_separate = factor_form("qr", params) == "separate"
-    n_bytes = n * (m | 1) * columns.dtype.itemsize
-    is_small = columns.dtype.kind == "f" and n_bytes <= _most_shared_bytes(n_items)
-    if is_small:
-        _householder("factor", columns, scalars, (m, n), n_bytes)
-    else:
-        _each("geqrf", columns, (m, n), scalars)
-    results = {"qr": columns.transpose(0, 2, 1), "tau": scalars}
-    if is_separate:
-        q = columns[:, :least].copy()
-        if is_small:
-            _householder("write_out", q, scalars, (m, least), n_bytes)
-        else:
-            _each("orgqr", q, (m, least, least), scalars)
-        results.update(q=q.transpose(0, 2, 1), r=cupy.triu(columns.transpose(0, 2, 1)[:, :least]))
-    return results
-
-
 def cholesky_columns(columns: Array, params: Params, status: Array) -> Results:
     """Cholesky, see `Compute`; the factor lies in place of the columns."""
     cupy = cupy_module()
@@ -269,47 +246,6 @@ def cholesky_columns(columns: Array, params: Params, status: Array) -> Results:
     return {"l": columns.transpose(0, 2, 1)}
 
 
-def _each(routine: str, columns: Array, numbers: Tuple[int, ...], scalars: Array) -> None:
-    """geqrf or orgqr of one item after the other."""
-    cupy = cupy_module()
-    solver, handle, letter = library("cusolver", columns)
-    ld, status = numbers[0], cupy.empty(1, dtype=np.int32)
-    tau = (scalars.data.ptr,) if routine == "orgqr" else ()
-    if letter in "cz":
-        routine = UNITARY.get(routine, routine)
-    n_work = getattr(solver, letter + routine + "_bufferSize")(handle, *numbers, columns.data.ptr, ld, *tau)
-    work = cupy.empty(n_work, dtype=columns.dtype)
-    for i in range(len(columns)):
-        places = columns[i].data.ptr, ld, scalars[i].data.ptr, work.data.ptr, n_work, status.data.ptr
-        getattr(solver, letter + routine)(handle, *numbers, *places)
-
-
-def _householder(name: str, columns: Array, scalars: Array, shape: Tuple[int, int], n_bytes: int) -> None:
-    numbers = tuple(np.int32(n) for n in shape)
-    kernel = _kernels(cuda_source.HOUSEHOLDER, columns.dtype.str).get_function(name)
-    grid, block = (len(columns),), (cuda_source.HOUSEHOLDER_THREADS,)
-    if n_bytes > cuda_source.HOUSEHOLDER_SHARED_BYTES:
-        # The same for all matrices: the lanes of a worker share the kernel.
-        kernel.max_dynamic_shared_size_bytes = _most_shared_bytes(len(columns))
-    kernel(grid, block, (columns, scalars, *numbers), shared_mem=n_bytes)
-
-
-def _most_shared_bytes(n_items: int) -> int:
-    """Of a matrix that our own QR takes: it computes all of a stack at once, cuSOLVER one after the other."""
-    if n_items < _LEAST_FOR_MORE_SHARED:
-        return cuda_source.HOUSEHOLDER_SHARED_BYTES
-    return max(
-        cuda_source.HOUSEHOLDER_SHARED_BYTES, _shared_bytes_of_gpu() - cuda_source.HOUSEHOLDER_OWN_BYTES
-    )
-
-
-@lru_cache(maxsize=1)
-def _shared_bytes_of_gpu() -> int:
-    """Shared memory that a block gets where it asks for more than usual."""
-    runtime = cupy_module().cuda.runtime
-    return int(runtime.deviceGetAttribute(runtime.cudaDevAttrMaxSharedMemoryPerBlockOptin, 0))
-
-
 def mark_unsound(stack: Array, marks: Array, tolerance: Optional[float] = None) -> None:
     """Set the mark of each matrix of a C-ordered device stack that has a number other than finite.
 
@@ -326,14 +262,8 @@ def _for_each(name: str, stack: Array, *arguments: Any) -> None:
     real = "<f{}".format(stack.dtype.itemsize // width)
     n_blocks = max(1, min(_MOST_BLOCKS // n_items, n // _NUMBERS_OF_A_BLOCK))
     numbers = np.int64(n), np.int32(width)
-    kernel = _kernels(cuda_source.MATRICES, real).get_function(name)
+    kernel = kernels(cuda_source.MATRICES, real).get_function(name)
     kernel((n_items, n_blocks), (cuda_source.MATRICES_THREADS,), (stack, *numbers, *arguments))
-
-
-@lru_cache(maxsize=4)
-def _kernels(text: str, dtype: str) -> Any:
-    real = {"<f4": "float", "<f8": "double"}[dtype]
-    return cupy_module().RawModule(code=text, options=("-DREAL=" + real,))
 
 
 def unpacked(triangles: Array) -> Array:

@@ -348,6 +348,13 @@ def library(name: str, array: Array) -> Tuple[Any, int, str]:
     return binding, handle, LETTERS[array.dtype.str]
 
 
+@lru_cache(maxsize=4)
+def kernels(text: str, dtype: str) -> Any:
+    """Our own kernels of a text of `cuda_source`, for real numbers of that element type."""
+    real = {"<f4": "float", "<f8": "double"}[dtype]
+    return cupy_module().RawModule(code=text, options=("-DREAL=" + real,))
+
+
 def addresses(stack: Array) -> Array:
     """Where on the device each item of a contiguous stack begins, itself on the device."""
     step = stack[0].nbytes

@@ -19,11 +19,11 @@ from yarn_accel.operations.cuda_linalg import (
     cholesky_columns,
     lu_columns,
     mark_unsound,
-    qr_columns,
     solved,
     upload_columns,
     upload_right,
 )
+from yarn_accel.operations.cuda_qr import qr_columns
 from yarn_accel.operations.cuda_streams import (
     Item,
     Land,

@@ -51,8 +51,8 @@ _PNG_CHUNK = struct.Struct(">L4s")
 _PNG_PIXELS = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 """The chunks of a PNG that its pixels depend on."""
 _JPEG_SEGMENT = struct.Struct(">BBH")
-_JPEG_FRAME, _JPEG_USUAL_FRAME = struct.Struct(">HBHHB"), (17, 8, 3)
-"""Length, bits, height, width, components; the first two and the last of what every decoder reads."""
+_JPEG_USUAL_FRAME, _JPEG_COMPONENTS = b"\0\x11\x08", 3
+"""Length and bits of the frame that every decoder reads, and how many components."""
 _JPEG_MARK, _JPEG_APP1 = 0xFF, 0xE1
 _JPEG_FRAMES = (0xC0, 0xC1, 0xC2)
 """Baseline, extended and progressive: the kinds of 8 bits that libjpeg and nvJPEG both decode."""
@@ -62,6 +62,17 @@ _JPEG_UNUSUAL = frozenset(
     (*range(0xC0), 0xC3, *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xDA), 0xFF)
 )
 """Other kinds of frames, marks without a length, and what is no mark at all."""
+_JPEG_TABLES = frozenset((0xC4, 0xDB))
+"""Of Huffman codes and of quantization: most segments, any number of which is usual."""
+_JPEG_USUAL_TABLES = (
+    rb"(?:\xff(?:\xdb(?:\0\x43.{65}|\0\x84.{130})|\xc4(?:\0\x1f.{29}|\0\xb5.{179}|\x01\xa2.{416})))*"
+)
+_JPEG_PLAIN = re.compile(
+    rb"\xff\xd8\xff\xe0\0\x10JFIF\0.{9}%b\xff[\xc0-\xc2]\0\x11\x08(.{4})\x03.{9}%b\xff\xda"
+    % (_JPEG_USUAL_TABLES, _JPEG_USUAL_TABLES),
+    re.DOTALL,
+).match
+"""The beginning of most JPEG: the mark of JFIF, tables of the usual lengths, one frame."""
 _JPEG_MOST_SEGMENTS = 1000
 """A file may have millions of empty ones; one with a colour profile has some dozens."""
 _JPEG_NO_SEGMENTS = (0xD9, 0xDA, 0xFF)
@@ -154,37 +165,54 @@ def jpeg_size(encoded: bytes, max_pixels: int) -> Optional[Tuple[int, int]]:
     It is one image, whole to its end mark, within the limit, and its three components are YCbCr by a mark.
     Its markers are walked by their lengths up to the first scan, and whatever is unusual there gives None.
     """
-    heads = _jpeg_heads(encoded)
+    if not (encoded.startswith(_JPEG_START) and encoded.endswith(_JPEG_END)):
+        return None
+    plain = _JPEG_PLAIN(encoded)
+    if plain is None:
+        return _walked_size(encoded, max_pixels)
+    size = int.from_bytes(plain[1], "big")
+    height, width = size >> 16, size & 0xFFFF
+    return (height, width) if 0 < width * height <= max_pixels else None
+
+
+def _walked_size(encoded: bytes, max_pixels: int) -> Optional[Tuple[int, int]]:
+    """As `jpeg_size`, of any JPEG."""
+    try:
+        heads = _jpeg_heads(encoded)
+    except IndexError:
+        return None
     frames = [heads[kind] for kind in _JPEG_FRAMES if kind in heads]
     if len(frames) != 1 or not _is_ycc(encoded, heads):
         return None
-    n_bytes, n_bits, height, width, n_components = _JPEG_FRAME.unpack_from(encoded, frames[0] + 2)
-    is_usual = (n_bytes, n_bits, n_components) == _JPEG_USUAL_FRAME
-    return (height, width) if is_usual and 0 < width * height <= max_pixels else None
+    (frame,) = frames
+    if not encoded.startswith(_JPEG_USUAL_FRAME, frame + 2) or encoded[frame + 9] != _JPEG_COMPONENTS:
+        return None
+    height = encoded[frame + 5] << 8 | encoded[frame + 6]
+    width = encoded[frame + 7] << 8 | encoded[frame + 8]
+    return (height, width) if 0 < width * height <= max_pixels else None
 
 
 def _jpeg_heads(encoded: bytes) -> Dict[int, int]:
-    """Where the first segment of each kind before the first scan begins; nothing if anything is unusual."""
-    if not (encoded.startswith(_JPEG_START) and encoded.endswith(_JPEG_END)):
-        return {}
+    """Where the first segment of each kind but tables begins, before the scan; nothing if one is unusual.
+
+    Raises:
+        IndexError: it ends before the first scan.
+    """
     found: Dict[int, int] = {}
-    at, last = len(_JPEG_START), len(encoded) - _JPEG_SEGMENT.size
+    at = len(_JPEG_START)
     for _ in range(_JPEG_MOST_SEGMENTS):
-        if at > last:
+        if encoded[at] != _JPEG_MARK:  # also after a length below 2, which ends in itself
             break
-        mark, kind, n_bytes = _JPEG_SEGMENT.unpack_from(encoded, at)
-        if kind == _JPEG_SCAN:
-            return found
-        if mark != _JPEG_MARK or n_bytes < 2 or kind in _JPEG_UNUSUAL:
-            break
-        if kind in found:
-            if kind in _JPEG_ONCE:
+        kind = encoded[at + 1]
+        if kind not in _JPEG_TABLES:
+            if kind == _JPEG_SCAN:
+                return found
+            if kind in _JPEG_UNUSUAL or (kind in found and kind in _JPEG_ONCE):
                 break
-        else:
-            found[kind] = at
-        if kind == _JPEG_APP2 and encoded.startswith(b"MPF\0", at + 4):
-            break
-        at += 2 + n_bytes
+            if kind == _JPEG_APP2 and encoded.startswith(b"MPF\0", at + 4):
+                break
+            found.setdefault(kind, at)
+        at += 2 + (encoded[at + 2] << 8 | encoded[at + 3])
     return {}
 
 
@@ -192,7 +220,7 @@ def _is_ycc(encoded: bytes, heads: Dict[int, int]) -> bool:
     """Whether the first mark of JFIF or Adobe says that colours are YCbCr; Adobe's counts more."""
     adobe = heads.get(_JPEG_ADOBE)
     if adobe is not None:
-        return encoded.startswith(b"\0\x0eAdobe", adobe + 2) and encoded[adobe + 15] == 1
+        return encoded.startswith(b"\0\x0eAdobe", adobe + 2) and encoded[adobe + 15 : adobe + 16] == b"\1"
     return encoded.startswith(b"JFIF\0", heads.get(_JPEG_JFIF, len(encoded)) + 4)
 
 

@@ -123,7 +123,9 @@ class PipelineConfig(BaseModel):
     cpu_workers_per_gpu_worker: int = Field(
         1, ge=0, le=16, description="beside each GPU worker of auto, for operations without a CUDA form"
     )
-    standby_workers: int = Field(1, ge=0, le=8, description="idle processes that replace lost ones at once")
+    standby_workers: int = Field(
+        1, ge=0, le=8, description="idle processes that replace lost ones at once; with GPUs, for each"
+    )
     pin_workers: bool = Field(True, description="bind each CPU worker to its core group")
     wake_latency_us: int = Field(
         0,
@@ -141,8 +143,11 @@ class PipelineConfig(BaseModel):
     probe_gpus: bool = Field(
         True, description="a worker computes small cases of all operations before it serves"
     )
+    gpu_start_timeout_s: float = Field(
+        120.0, gt=0, description="a worker whose GPU is not ready and probed by then is ended, its GPU rests"
+    )
     gpu_memory_share: float = Field(
-        0.9, gt=0, le=1, description="part of a GPU's memory that the workers on it take together"
+        0.9, gt=0, le=1, description="part of a GPU's memory that the processes on it take together"
     )
     gpu_memory_wait_s: float = Field(
         10.0, ge=0, le=600, description="a request waits so long for GPU memory that other processes use"

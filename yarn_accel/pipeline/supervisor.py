@@ -50,6 +50,7 @@ _FEW_FAILURES = 3
 _MAX_PAUSE_S = 5.0
 _IDLE_BEFORE_MEASURING_S = 1.0
 _BURIAL_RETRY_S = 0.002
+_SHARE_MEMORY_S = 30.0
 _OUT = ("absent", "quarantined")
 """States of a place whose device cannot be used."""
 _UNKILLABLE = "unkillable"
@@ -205,6 +206,12 @@ class WorkerSupervisor:
         used = {name: used_by_others(found, own) for name, found in self.gpu_monitor.processes.items()}
         return [{**row, "other_bytes": used.get(row["device"])} for row in self.gpu_monitor.latest]
 
+    @property
+    def _n_standbys(self) -> int:
+        """How many there should be: for each GPU, or for all CPU workers together."""
+        slots = [slot for slot in self._slots if slot.device.kind == "cuda" and not slot.device.fault]
+        return self._config.standby_workers * max(1, len({slot.device.name for slot in slots}))
+
     def _placed(self) -> list[WorkerProcess]:
         return [slot.process for slot in self._slots if slot.process is not None]
 
@@ -304,12 +311,10 @@ class WorkerSupervisor:
     def _prepare_standbys(self) -> None:
         """Let standbys make a GPU ready, where there is one for each: they take over with a context.
 
-        CUDA shows a process one GPU for good, so a standby that several GPUs share stays free for any.
+        CUDA shows a process one GPU for good, so there are as many standbys for each GPU.
         """
         gpus = {slot.device.name: slot.device for slot in self._slots if slot.device.kind == "cuda"}
-        if len(gpus) > self._config.standby_workers:
-            return
-        for name in self._preparable & gpus.keys():
+        for name in sorted(self._preparable & gpus.keys()):
             device = gpus[name]
             free = next((each for each in self._standbys if not each.prepares), None)
             is_done = any(each.prepares == name for each in self._standbys)
@@ -376,7 +381,8 @@ class WorkerSupervisor:
         slot.last_fault = f"{process.fate}: {process.detail}"
         if slot.device.kind != "cpu":
             suspects = frozenset(each.request for each in lost if each.is_suspect)
-            is_hard = process.fate == "sick" or process.is_unkillable
+            is_hung_start = process.fate == "stuck" and not process.is_open
+            is_hard = process.fate == "sick" or process.is_unkillable or is_hung_start
             self._fault(slot.device.name, is_hard, process.detail, suspects)
 
     def _fault(
@@ -419,12 +425,13 @@ class WorkerSupervisor:
         self._fill()
         self._watch()
         self._measure()
+        self._share_memory()
 
     def _fill(self) -> None:
         """Start the processes that are missing: first one for each free place, then the standbys."""
         while True:
             n_free = sum(slot.is_free for slot in self._slots)
-            n_wanted = n_free or self._config.standby_workers - len(self._standbys)
+            n_wanted = n_free or self._n_standbys - len(self._standbys)
             is_late = time.monotonic() < self._not_before_s
             if self._is_closed or is_late or n_wanted <= len(self._starting):
                 return
@@ -448,17 +455,27 @@ class WorkerSupervisor:
                 process.kill("stuck", f"no answer for {now_s - process.busy_since_s():.1f} s")
             elif reason := process.look(passed_s):
                 process.kill("stuck", reason)
-        for process in self._starting:
-            if now_s - process.tally.started_s > _MAX_START_S:
-                process.kill("died", f"not ready after {_MAX_START_S:.0f} s")
-        for process in self._standbys:
-            is_late = now_s - process.prepares_since_s > _MAX_START_S
-            if process.prepares and not process.is_prepared and is_late:
-                process.kill("stuck", f"{process.prepares} was not ready after {_MAX_START_S:.0f} s")
+        self._watch_starts(now_s)
         for process in [*self._placed(), *self._standbys, *self._starting, *self._ending]:
             is_due = process.killed_s and now_s - process.killed_s >= self._config.kill_timeout_s
             if is_due and process not in self._unkillable and not process.has_ended():
                 self._give_up(process)
+
+    def _watch_starts(self, now_s: float) -> None:
+        """End those whose imports, or whose GPU, take too long."""
+        for process in self._starting:
+            if now_s - process.tally.started_s > _MAX_START_S:
+                process.kill("died", f"not ready after {_MAX_START_S:.0f} s")
+        limit_s = self._config.gpu_start_timeout_s
+        begun = [(each, each.device, each.entered_ns / 1e9) for each in self._placed() if not each.is_open]
+        begun += [
+            (each, each.prepares, each.prepares_since_s)
+            for each in self._standbys
+            if each.prepares and not each.is_prepared
+        ]
+        for process, device, since_s in begun:
+            if now_s - since_s > limit_s:
+                process.kill("stuck", f"{device} was not ready and probed after {limit_s:g} s")
 
     def _give_up(self, process: WorkerProcess) -> None:
         """Go on without a process that does not end, and let nobody use what it may still write to."""
@@ -494,6 +511,23 @@ class WorkerSupervisor:
                 problem = self._calibration.next_problem(process.worker, slot.device)
                 if problem is not None:
                     process.order(measure=problem)
+
+    def _share_memory(self) -> None:
+        """Have the workers of GPUs count anew what of the memory that they share is taken beside their parts.
+
+        That is when processes without a part come or go, and from time to time, as libraries take memory
+        when they are first used.
+        """
+        now_s = time.monotonic()
+        for process in self._placed():
+            if not process.is_open or process.device == "cpu":
+                continue
+            others = {each for each in self._standbys if each.prepares == process.device}
+            others |= {each for each in self._unkillable if each.device == process.device}
+            beside = sorted(each.pid for each in others)
+            if beside != process.beside or now_s - process.shared_s >= _SHARE_MEMORY_S:
+                process.beside, process.shared_s = beside, now_s
+                process.order(beside=beside)
 
     def _free_slot(self) -> Slot | None:
         return next((slot for slot in self._slots if slot.is_free), None)

@@ -174,6 +174,8 @@ class WorkerProcess:
         is_prepared: whether it has done so.
         is_unkillable: whether SIGKILL did not end it in time, as in a driver that never returns (state D).
         killed_s: when it was first killed, monotonic seconds; 0: never.
+        beside: of a GPU's worker, the processes without a part of its memory that it last heard of, at
+            `shared_s`.
         toolkit: the CUDA libraries it computes with, in one line; empty: none, or unknown.
     """
 
@@ -195,6 +197,8 @@ class WorkerProcess:
         self.is_prepared = False
         self.is_unkillable = False
         self.killed_s = 0.0
+        self.beside: list[int] = []
+        self.shared_s = 0.0
         self.tally = Tally()
         self.control = launched.control
         self._is_gone = False

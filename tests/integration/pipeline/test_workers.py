@@ -563,6 +563,14 @@ def gpu_owner(make_owner, fake_cupy, monkeypatch, request):
     return make_owner(**{**settings, **getattr(request, "param", {})})
 
 
+@pytest.fixture
+def two_gpus(fake_cupy, monkeypatch):
+    from yarn_accel.pipeline import devices, supervisor
+
+    found = tuple(devices.Device(f"cuda:{i}", "cuda") for i in range(2))
+    monkeypatch.setattr(supervisor, "find_devices", lambda config: found)
+
+
 def test_a_gpu_worker_pins_memory_and_has_three_lanes(gpu_owner):
     owner = gpu_owner
     answer = owner.call(1, "gpu")
@@ -594,6 +602,58 @@ def test_the_standby_of_the_only_gpu_has_a_context_and_takes_over_with_it(gpu_ow
     assert pid_of(owner, owner.ups[-1].worker) == pid
     assert owner.call(1, "gpu").error is None
     wait_until(lambda: "cuda:0" in standbys(), "the next one, too")
+
+
+def test_each_gpu_has_a_standby_that_takes_over_with_its_context(make_owner, two_gpus, wait_until):
+    owner = make_owner(quarantine_s=600.0, probe_gpus=False)
+
+    def standbys():
+        return {row["device"]: row["pid"] for row in owner.pool.info() if row["state"] == "standby"}
+
+    wait_until(lambda: standbys().keys() == {"cuda:0", "cuda:1"}, "one is ready for each GPU")
+    pid = standbys()["cuda:1"]
+    lost = next(up.worker for up in owner.ups if up.device == "cuda:1")
+    os.kill(pid_of(owner, lost), signal.SIGKILL)
+    owner.wait_for(lambda: len(owner.ups) == 3)
+    assert owner.ups[-1].device == "cuda:1"
+    assert pid_of(owner, owner.ups[-1].worker) == pid
+    wait_until(lambda: standbys().keys() == {"cuda:0", "cuda:1"}, "the next one is ready")
+
+
+def test_workers_count_the_memory_of_a_standby_that_comes_and_goes(gpu_owner, wait_until):
+    owner = gpu_owner
+    assert owner.call(1, "gpu").error is None
+    process = owner.processes[owner.worker]
+
+    def standby():
+        rows = (row for row in owner.pool.info() if row["state"] == "standby" and row["device"])
+        return [row["pid"] for row in rows]
+
+    wait_until(lambda: standby() and process.beside == standby(), "it counts the first one")
+    first = standby()
+    os.kill(first[0], signal.SIGKILL)
+    wait_until(lambda: process.beside == [], "it no longer counts it")
+    assert owner.call(1, "gpu").error is None
+    assert owner.downs == []
+
+
+def test_a_gpu_that_hangs_while_it_is_made_ready_rests_and_comes_back(
+    make_owner, two_gpus, tmp_path, monkeypatch, wait_until
+):
+    hangs = tmp_path / "hangs"
+    hangs.touch()
+    monkeypatch.setenv("FAKE_GPU_HANGS_WHILE", str(hangs))
+    owner = make_owner(quarantine_s=1.0, standby_workers=0, probe_gpus=False, gpu_start_timeout_s=0.5)
+    wait_until(
+        lambda: all("not ready and probed after 0.5 s" in row["last_fault"] for row in owner.pool.info()),
+        "both are given up",
+    )
+    assert {row["state"] for row in owner.pool.info()} <= {"quarantined", "starting"}
+    hangs.unlink()
+    patient = {"gpu_start_timeout_s": PATIENCE_S}  # Here the machine may be as slow as it likes.
+    owner.pool.supervisor._config = owner.pool.supervisor._config.model_copy(update=patient)
+    owner.wait_for(lambda: len({up.device for up in owner.ups}) == 2)
+    assert owner.call(1, "gpu").error is None
 
 
 def test_each_worker_sees_its_own_gpu_and_a_lost_one_stops_no_other(on_gpus, eight_gpus):

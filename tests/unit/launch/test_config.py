@@ -98,7 +98,7 @@ def test_an_accelerator_container_holds_its_buffers_and_its_processes(tmp_path, 
 def test_each_gpu_has_a_worker(tmp_path):
     one = loaded(tmp_path, "server: {gpus: 1, vcores: 1}").server_memory_mib
     four = loaded(tmp_path, "server: {gpus: 4, vcores: 1}").server_memory_mib
-    assert four - one == 3 * (1024 + 256)
+    assert four - one == 3 * (1024 + 256 + 256), "and each a standby"
     assert loaded(tmp_path, "server: {devices: '4', vcores: 1}").server_memory_mib == four
 
 

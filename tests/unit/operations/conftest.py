@@ -6,12 +6,13 @@ import sys
 import pytest
 
 from tests.unit.operations import emulation
-from yarn_accel.operations import cuda_distances, cuda_images, cuda_linalg, cuda_streams
+from yarn_accel.operations import cuda_distances, cuda_images, cuda_qr, cuda_streams
 
 _CACHES = (
     cuda_streams._streams,
-    cuda_linalg._kernels,
-    cuda_linalg._shared_bytes_of_gpu,
+    cuda_streams.kernels,
+    cuda_qr._routine,
+    cuda_qr._shared_bytes_of_gpu,
     cuda_images._forms,
     cuda_distances._kernels,
 )
@@ -60,3 +61,4 @@ def _forget():
     for cache in _CACHES:
         cache.cache_clear()
     cuda_images._decoders.clear()
+    cuda_qr._chosen.clear()

@@ -40,7 +40,7 @@ GIVES = {
     "cupy.cuda.get_current_stream": STREAM,
     "cupy.get_default_memory_pool": POOL,
     "cupy.RawModule.get_function": KERNEL,
-    "_kernels": "cupy.RawModule",
+    **dict.fromkeys(("kernels", "_kernels"), "cupy.RawModule"),
     **dict.fromkeys(("upload", "unpacked", "multiplied", "addresses"), ARRAY),
     "cupyx.empty_pinned": None,
     "cupy.ndarray.get": None,

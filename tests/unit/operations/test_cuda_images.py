@@ -194,6 +194,9 @@ ADOBE = [segment(0xEE, b"Adobe" + bytes(6) + bytes([transform])) for transform i
         ([JFIF, b"\xff\xfe\xff\xff", FRAME, SCAN], None),
         ([JFIF, b"\0" * 40, FRAME, SCAN], None),
         ([segment(0xEE, b"Adobe"), FRAME, SCAN], None),
+        ([JFIF, b"\xff\xfe\0\1", FRAME, SCAN], None),
+        ([JFIF, b"\xff\xc0\0\2", SCAN], None),
+        ([JFIF, FRAME, FRAME.replace(b"\xc0", b"\xc2"), SCAN], None),
         ([], None),
     ],
 )
@@ -212,7 +215,8 @@ def test_the_size_by_markers_is_pillows(kind):
         "exif": {"exif": b"Exif\0\0" + bytes(3000)},
         "profile": {"icc_profile": bytes(200_000)},
     }[kind]
-    assert pixels.jpeg_size(picture((20, 30), **settings), 600) == (30, 20)
+    encoded = picture((20, 30), **settings)
+    assert pixels.jpeg_size(encoded, 600) == pixels._walked_size(encoded, 600) == (30, 20)
     assert pixels.jpeg_size(picture((20, 30), **settings), 599) is None
 
 

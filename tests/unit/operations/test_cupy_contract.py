@@ -106,10 +106,11 @@ def test_bindings_are_called_with_as_many_arguments_as_they_have(recorded, monke
     known = golden()
     assert [problem for problem in (misfit(use, known) for use in called) if problem] == []
     assert {use.path for use in called} == set(bindings())
-    for module in ("cuda_linalg.py", "cuda_systems.py"):
+    for module in ("cuda_linalg.py", "cuda_qr.py", "cuda_systems.py"):
         lines = modules()[f"operations/{module}"].splitlines()
         parts, some = {
             "cuda_linalg.py": (("tpttr", "trttp"), "sd"),
+            "cuda_qr.py": ((), ""),
             "cuda_systems.py": (("(solver, routine",), "dz"),
         }[module]
         asking = {

@@ -16,7 +16,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -54,8 +54,8 @@ class CudaDevice:
 
     Args:
         device: which.
-        memory_share: the part of its memory that all workers on it may take together, 0 to 1, with CUDA's
-            contexts and the libraries' workspaces.
+        memory_share: the part of its memory that all processes of the server may take together, 0 to 1, with
+            CUDA's contexts and the libraries' workspaces.
         memory_wait_s: how long a computation waits for memory that others use.
 
     Attributes:
@@ -70,7 +70,7 @@ class CudaDevice:
 
     def __init__(self, device: Device, memory_share: float = 1.0, memory_wait_s: float = 0.0) -> None:
         self._name = name = device.name
-        self._share = memory_share / device.n_sharing
+        self._memory_share, self._n_sharing = memory_share, device.n_sharing
         self.fault = self.broken = ""
         self._is_proven = False
         major = CUDA_MAJOR
@@ -87,7 +87,7 @@ class CudaDevice:
             set_memory_wait(memory_wait_s, time.monotonic, time.sleep)
             with self.stream():
                 cupy.zeros(64) @ cupy.zeros(64)
-            self._limit_memory()
+            self.share_memory()
         except StartupError as error:
             raise StartupError(f"{name} cannot be used: {error.message}", cure=error.cure) from None
         except ImportError as error:
@@ -114,15 +114,23 @@ class CudaDevice:
             raise StartupError(f"{self._name} failed its start probe: {text}", cure=_PROBE_CURE) from error
         self._is_proven = True
         # By now all libraries are loaded, and have their workspaces.
-        self._limit_memory()
+        self.share_memory()
 
-    def _limit_memory(self) -> None:
-        """Let the pool have this worker's part, less what the process holds beside it."""
+    def share_memory(self, beside: Sequence[int] = ()) -> None:
+        """Let the pool have this worker's part, less what the process holds beside it.
+
+        Args:
+            beside: processes of the server on this GPU that have no part: their memory is taken off first.
+        """
         pool = self._cupy.get_default_memory_pool()
         _, total_bytes = self._runtime.memGetInfo()
-        part_bytes = int(total_bytes * self._share)
-        held_bytes = list_processes().get(self._name, {}).get(os.getpid(), 0)
-        beside_bytes = held_bytes - pool.total_bytes() if held_bytes else _BESIDE_BYTES
+        held = list_processes().get(self._name, {})
+        shared_bytes = total_bytes * self._memory_share
+        # As below, what is beside the parts takes at most a half of them.
+        shared_bytes -= min(sum(held.get(pid) or _BESIDE_BYTES for pid in beside), shared_bytes / 2)
+        part_bytes = int(shared_bytes / self._n_sharing)
+        own_bytes = held.get(os.getpid(), 0)
+        beside_bytes = own_bytes - pool.total_bytes() if own_bytes else _BESIDE_BYTES
         pool.set_limit(size=part_bytes - min(max(beside_bytes, 0), part_bytes // 2))
 
     def free_memory(self) -> None:

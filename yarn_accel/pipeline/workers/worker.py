@@ -160,6 +160,10 @@ class Worker:
             self._take(order["take"], order["gpu"])
         if "measure" in order:
             self._measure(order["measure"])
+        if "beside" in order:
+            # Beside the loop: a driver in trouble may take its time.
+            share, pids = self._device.share_memory, order["beside"]
+            threading.Thread(target=share, args=(pids,), name="share", daemon=True).start()
 
     def _take(self, place: dict[str, Any], settings: dict[str, Any]) -> None:
         if place["cores"]:

@@ -14,7 +14,7 @@ import pynvml
 import pytest
 
 from yarn_accel.errors import RejectedError, StartupError
-from yarn_accel.operations import cuda_linalg, cuda_source, get, pixels
+from yarn_accel.operations import cuda_qr, cuda_source, get, pixels
 from yarn_accel.operations.registry import OPERATIONS
 from yarn_accel.pipeline.workers import cuda
 from yarn_accel.pipeline.workers.cuda import CudaDevice, ToolkitFacts, cases, describe_toolkit, find_toolkit
@@ -104,8 +104,22 @@ def test_contexts_and_workspaces_count_in_the_share(fake, monkeypatch, held_mib,
     device, log = fake
     processes = {os.getpid(): held_mib << 20} if held_mib else {99: 5 << 30}
     monkeypatch.setattr(cuda, "list_processes", lambda: {"cuda:3": processes})
-    device._limit_memory()
+    device.share_memory()
     assert log == [("limit", (4 << 30) - (beside_mib << 20))]
+
+
+@pytest.mark.parametrize(
+    ("beside", "mib"),
+    [({5: 300, 6: 200}, 500), ({5: None, 6: 200}, 712), ({5: 9000}, 2048)],
+    ids=["known", "one unknown to the driver", "at most a half"],
+)
+def test_what_standbys_hold_is_taken_off_before_the_share_is_divided(fake, monkeypatch, beside, mib):
+    device, log = fake
+    device._n_sharing = 2
+    processes = {pid: held << 20 for pid, held in beside.items() if held}
+    monkeypatch.setattr(cuda, "list_processes", lambda: {"cuda:3": {os.getpid(): 1 << 20, **processes}})
+    device.share_memory(list(beside))
+    assert log == [("limit", ((4 << 30) - (mib << 20)) // 2)]
 
 
 @pytest.mark.parametrize(
@@ -423,6 +437,6 @@ def test_the_cpu_computes_every_case():
 def test_the_probe_touches_nvjpeg_and_qr_with_more_shared_memory():
     qr = [arrays[0] for name, arrays, _ in cases() if name == "qr" and arrays[0].ndim == 3]
     assert any(a.shape[2] * (a.shape[1] | 1) * a.itemsize > cuda_source.HOUSEHOLDER_SHARED_BYTES for a in qr)
-    assert all(len(a) >= cuda_linalg._LEAST_FOR_MORE_SHARED for a in qr)
+    assert all(len(a) >= cuda_qr._LEAST_FOR_MORE_SHARED for a in qr)
     pictures = [bytes(arrays[0]) for name, arrays, _ in cases() if name == "features"]
     assert [picture for picture in pictures if pixels.jpeg_size(picture, 1 << 20)]

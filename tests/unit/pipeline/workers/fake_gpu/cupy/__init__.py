@@ -1,5 +1,9 @@
 """As much of CuPy as a worker touches, without a GPU."""
 
+import os
+import time
+from pathlib import Path
+
 import numpy as np
 
 from cupy import cuda
@@ -7,7 +11,13 @@ from cupy import cuda
 __all__ = ["cuda", "get_default_memory_pool", "zeros"]
 __version__ = "0.fake"
 
-zeros = np.zeros
+
+def zeros(shape):
+    """What a worker computes first: for ever, while a file of this name is there."""
+    path = os.environ.get("FAKE_GPU_HANGS_WHILE")
+    while path and Path(path).exists():
+        time.sleep(0.01)
+    return np.zeros(shape)
 
 
 class _Pool:
