@@ -506,7 +506,7 @@ def _first_line(text: str) -> str:
 
 
 def _data_bytes() -> int:
-    """The bytes that count towards ``RLIMIT_DATA`` now, private memory that may be written to; and the stack."""
+    """The bytes that count towards ``RLIMIT_DATA`` now: private memory that may be written to, the stack."""
     with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 -- read often
         return int(file.read().split()[5]) * _PAGE_BYTES
 
