@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fixtures.openpbs_outputs import job, outputs_of, vnode
-from tests.unit.torque.batch.test_openpbs import NOW_S, Server
+from tests.fixtures.openpbs_outputs import NOW_S, Server, job, outputs_of, vnode
 from torque_sched.batch.openpbs.parse.select import amount_of, parse_exec_vnode
 from torque_sched.batch.openpbs.pbs import OpenPbs, read_snapshot
 from torque_sched.batch.system import OrderKind

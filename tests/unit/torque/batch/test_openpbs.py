@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ import pytest
 
 from tests.fixtures.openpbs_outputs import (
     GOLDEN,
+    NOW_S,
+    Server,
     as_text,
     golden,
     job,
@@ -22,7 +24,6 @@ from tests.fixtures.openpbs_outputs import (
     text_of,
     vnode,
 )
-from torque_sched.adapters.commands import Commands, Completed
 from torque_sched.batch.accounting import job_of_record
 from torque_sched.batch.connect import ServerSettings, snapshot_in
 from torque_sched.batch.openpbs.parse.cluster import kinds_of, parse_vnodes
@@ -53,8 +54,6 @@ from torque_sched.model.reasons import Reason
 from torque_sched.model.snapshot import Snapshot
 from torque_sched.model.states import JobState, NodeState
 
-NOW_S = 1_795_359_000.0
-"""Sun Nov 22 14:50:00 2026 UTC."""
 PLAIN = Settings(nodes=NodeRules(cores_per_idle_gpu=0))
 
 
@@ -71,32 +70,6 @@ def decisions(outputs: Mapping[str, bytes]) -> dict[str, Decision]:
 def hosts(decision: Decision) -> list[str]:
     assert isinstance(decision, Start), decision
     return sorted(f"{share.node}:{share.slots}" for share in decision.allocation)
-
-
-class Server(Commands):
-    """The commands of a server that prints these outputs; orders are noted."""
-
-    def __init__(self, outputs: Mapping[str, bytes], *answers: tuple[int, bytes]) -> None:
-        super().__init__({})
-        self.outputs = dict(outputs)
-        self.answers = list(answers)
-        self.orders: list[tuple[str, ...]] = []
-
-    async def run(self, argv: Sequence[str], timeout_s: float, *, keeps: int | None = None) -> Completed:
-        await asyncio.sleep(0)
-        part = next((name for name, query in QUERIES.items() if query == tuple(argv)), None)
-        if part is None and argv[0] == "qmgr":
-            part = "resources"
-        elif part is None and argv[0] == "pbs_rstat":
-            part = "reservations"
-        elif part is None and tuple(argv[:2]) == ("qstat", "-x"):
-            self.orders.append(tuple(argv))
-            part = "ended"
-        if part is not None:
-            return Completed(tuple(argv), 0, self.outputs.get(part, b""), b"", 0.1)
-        self.orders.append(tuple(argv))
-        code, stderr = self.answers.pop(0) if self.answers else (0, b"")
-        return Completed(tuple(argv), code, b"", stderr, 0.1)
 
 
 def act(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.openpbs_outputs import job, outputs_of, vnode
+from tests.fixtures.openpbs_outputs import NOW_S, job, outputs_of, vnode
 from torque_sched.batch.openpbs.pbs import read_snapshot
 from torque_sched.decide.context import Context
 from torque_sched.decide.decide import Decider, decide
@@ -16,8 +16,6 @@ from torque_sched.model.decisions import Decision, Hold, Reserve, Start
 from torque_sched.model.reasons import Reason
 from torque_sched.model.snapshot import Snapshot
 
-NOW_S = 1_795_359_000.0
-"""Sun Nov 22 14:50:00 2026 UTC."""
 HOUR_S = 3600.0
 LICENCES = b"create resource lic\nset resource lic type = long\nset resource lic flag = q\n"
 RUNS: dict[str, Any] = {
