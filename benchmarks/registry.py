@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class Recording:
         full_s: about how long it takes on two quiet cores.
         quick_s: the same for its quick form; 0: the quick report leaves it out.
         needs: what not every machine has; empty: nothing beside what its benchmark needs.
+        rank: which are recorded first: 1, 2, ...; 0: 1 where it judges a claim of the report, else 2.
     """
 
     benchmark: str
@@ -54,6 +55,7 @@ class Recording:
     full_s: float = 120.0
     quick_s: float = 0.0
     needs: str = ""
+    rank: int = 0
 
     def words(self, *, is_quick: bool = False) -> list[str]:
         """After ``python -m benchmarks``, without the files."""
@@ -109,6 +111,14 @@ def load(name: str) -> Any:
     ``require(path)`` raises there what it lacks on this machine to write its figures to that file.
     """
     return import_module(module_of(name))
+
+
+def judged_again(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rows that a benchmark makes anew of a recorded result, by today's bounds; most make none."""
+    name = str(document.get("name", ""))
+    if name not in BENCHMARKS or not hasattr(load(name), "judged_again"):
+        return []
+    return [asdict(row) for row in load(name).judged_again(document)]
 
 
 def draw_result(stem: str, document: Mapping[str, Any], folder: Path) -> list[Path]:

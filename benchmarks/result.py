@@ -36,6 +36,8 @@ class Row:
     ok: bool | None = None
     """Whether the goal was met; None without a goal."""
     note: str = ""
+    interval: tuple[float, float] | None = None
+    """95 % interval of the mean, where `value` is the mean of `n` independent figures."""
 
 
 def _judge(value: float, goal: str) -> bool | None:
@@ -130,6 +132,14 @@ def current_commit() -> str:
     return (git("rev-parse", "--short=12", "HEAD") or "unknown") + dirty
 
 
+def _row_document(row: Row) -> dict[str, Any]:
+    """A row for JSON; only rows of means have an interval."""
+    document = asdict(row)
+    if row.interval is None:
+        del document["interval"]
+    return document
+
+
 @dataclass
 class Report:
     """All rows of one run; ``write`` is the JSON the issues ask for.
@@ -181,7 +191,7 @@ class Report:
             "wall_s": round(self.earlier_s + time.monotonic() - self.began_s, 1),
             "is_quick": self.is_quick,
             "state": self.state,
-            "rows": [asdict(row) for row in self.rows],
+            "rows": [_row_document(row) for row in self.rows],
             **({"series": self.series} if self.series else {}),
         }
         write_atomic(path, json.dumps(document, indent=1) + "\n")

@@ -110,7 +110,7 @@ def finite(value: float) -> float:
 
 
 class SeedPredictor:
-    """PREDICT to the letter: matched, N = 0, N = 1, N > 1 with L and L1.
+    """PREDICT as the paper prints it: matched, N = 0, N = 1, N > 1 with L and L1.
 
     - jobs of the same script: the mean over all of them (one match: that one);
     - none, N = 0 records: the fallback, which the caller takes from the node (its load by its jobs);

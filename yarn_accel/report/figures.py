@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter, LogFormatterMathtext
 
 from yarn_accel.report.charts import Bar, lanes
 
@@ -51,7 +52,18 @@ def drawing(
             yield figure, figure.subplot_mosaic(mosaic, **options)
         else:
             yield figure, figure.subplots(rows, columns, squeeze=False, **options)
+        for axes in figure.axes:
+            _write_powers_plainly(axes)
         figure.savefig(file, format="png", dpi=dpi, facecolor="white")
+
+
+def _write_powers_plainly(axes: Any) -> None:
+    """Numbers at a logarithmic axis without formulas, which are not drawn."""
+    for axis in (axes.xaxis, axes.yaxis):
+        if isinstance(axis.get_major_formatter(), LogFormatterMathtext):
+            axis.set_major_formatter(LogFormatter())
+        if isinstance(axis.get_minor_formatter(), LogFormatterMathtext):
+            axis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
 
 
 def cut_name(name: str) -> str:

@@ -1,7 +1,8 @@
 """The five papers and the peers, their claims, and how a claim is judged: read from papers.yaml. Pure.
 
-A claim names who states what, and which rows of which result judge it. It is judged row by row: it holds
-where it does in all rows, and in part where it does in some.
+A claim names who states what, and which rows of which result judge it. It is judged row by row, by one rule:
+a figure is within 5 % of the paper's, above or below, or it keeps a bound that the page prints. The claim
+holds where all rows do, and in part where some do. A statement that an input was fitted to is not judged.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import yaml
 Row = Mapping[str, Any]
 """Of a result, as its JSON has it."""
 _CLOSE = 0.05
-"""What a figure that is near the paper's may be off by, as a part of it."""
+"""What a figure that is near the paper's may be off by, as a part of it; above or below."""
+_BOUND = re.compile(r"(?P<sign><=|>=) (?P<bound>-?[\d.]+)")
 _RULE = re.compile(r"(?P<kind>[a-z ]*[a-z])(?P<bounds>( -?[\d.]+)*)(, paper (?P<paper>-?[\d.]+))?")
 _FIRST = "first is least"
 _EVERYWHERE = "everywhere"
@@ -27,16 +29,43 @@ _HOLDS: Mapping[str, Callable[[Row, Sequence[float]], bool | None]] = {
     "near": lambda row, bounds: abs(row["value"] - bounds[0]) <= _CLOSE * abs(bounds[0]),
     "at most": lambda row, bounds: row["value"] <= bounds[0],
     "at least": lambda row, bounds: row["value"] >= bounds[0],
+    "below": lambda row, bounds: row["value"] < bounds[0],
+    "above": lambda row, bounds: row["value"] > bounds[0],
     "between": lambda row, bounds: bounds[0] <= row["value"] <= bounds[1],
+    # Of the mean; a row without an interval says nothing.
+    "interval below": lambda row, bounds: row["interval"][1] < bounds[0] if row.get("interval") else None,
+    "interval above": lambda row, bounds: row["interval"][0] > bounds[0] if row.get("interval") else None,
     # The row's figure is the share of single comparisons that hold; the claim is that all do.
     _EVERYWHERE: lambda row, bounds: row["value"] >= 1,
-    # The benchmark judged it, by more than the row's figure, such as an interval.
-    "recorded": lambda row, bounds: row["ok"],
+    # The row names its bound: a number, or words where the benchmark judged by more than one figure.
+    "bound": lambda row, bounds: _keeps_its_bound(row),
     # The paper says nothing that could be judged, or has other conditions.
     "reported": lambda row, bounds: None,
     # One row says nothing by itself: its figure is to be below those of the others.
     _FIRST: lambda row, bounds: None,
 }
+_WORDS: Mapping[str, str] = {
+    "near": "within 5 % of {0:g}",
+    "at most": "<= {0:g}",
+    "at least": ">= {0:g}",
+    "below": "< {0:g}",
+    "above": "> {0:g}",
+    "between": "{0:g} to {1:g}",
+    "interval below": "95 % interval below {0:g}",
+    "interval above": "95 % interval above {0:g}",
+    _EVERYWHERE: "all comparisons; in part from half of them",
+    "reported": "not judged",
+    _FIRST: "the first below the others",
+}
+
+
+def _keeps_its_bound(row: Row) -> bool | None:
+    """Whether the figure keeps the goal of its row; None: it has none."""
+    found = _BOUND.fullmatch(str(row["goal"]))
+    if found is None:
+        return None if row["ok"] is None else bool(row["ok"])
+    value, bound = row["value"], float(found["bound"])
+    return bool(value <= bound if found["sign"] == "<=" else value >= bound)
 
 
 class Verdict(Enum):
@@ -45,6 +74,7 @@ class Verdict(Enum):
     HOLDS = "holds"
     IN_PART = "holds in part"
     FAILS = "does not hold"
+    FITTED = "fitted, not judged"
     REPORTED = "reported only"
     NOT_MEASURED = "not measured"
 
@@ -65,7 +95,7 @@ class Rule:
 
     @classmethod
     def of(cls, text: str) -> Rule:
-        """Such as ``near 14.3``, ``between 0 3`` or ``at least 21, paper 21``.
+        """Such as ``near 14.3``, ``between 0 3`` or ``at least 21, paper 20``.
 
         Raises:
             ValueError: it is no rule.
@@ -76,6 +106,18 @@ class Rule:
         bounds = tuple(map(float, found["bounds"].split()))
         stated = found["paper"] or (found["bounds"] if found["kind"] == "near" else "")
         return cls(found["kind"], bounds, float(stated) if stated else None)
+
+    def words(self, rows: Sequence[Row]) -> str:
+        """What must be so for the claim to hold; the bounds that rows name are taken from these."""
+        if self.kind != "bound":
+            return _WORDS[self.kind].format(*self.bounds)
+        goals = (str(row["goal"]).removeprefix("paper: ") for row in rows)
+        return "\n".join(dict.fromkeys(goal for goal in goals if goal)) or "a bound of each row"
+
+    @property
+    def needs_interval(self) -> bool:
+        """Whether it judges by the 95 % interval of a mean."""
+        return self.kind.startswith("interval ")
 
     def holds(self, row: Row) -> bool | None:
         """Whether it does by this row alone; None: that cannot be said."""
@@ -113,6 +155,8 @@ class Claim:
         result: name of the file of results, without ``.json``; empty: no benchmark measures it, see `note`.
         rows: names of the result's rows, each after a label.
         note: what a reader must know beside the rows' own notes.
+        guess: a cause that no figure shows.
+        is_fitted: an input was fitted to it, or to what implies it.
     """
 
     paper: str
@@ -124,6 +168,8 @@ class Claim:
     result: str = ""
     rows: tuple[tuple[str, str], ...] = ()
     note: str = ""
+    guess: str = ""
+    is_fitted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +182,7 @@ class Paper:
         source: authors and where it appeared.
         here: how its experiments are repeated here.
         emulated: what is not as in the paper; shown above its table.
+        inputs: what goes into its experiments, by whose it is: `WHOSE`.
         results: files of results that its claims are judged by, or whose pictures belong to it.
         claims: what it states.
         captions: what the paper says to a picture of ours, by the picture's name without ``.png``.
@@ -147,6 +194,7 @@ class Paper:
     source: str
     here: str
     emulated: Sequence[str]
+    inputs: Mapping[str, Sequence[str]]
     results: Sequence[str]
     claims: Sequence[Claim]
     captions: Mapping[str, str] = field(default_factory=dict)
@@ -156,7 +204,7 @@ class Paper:
 def _claims(paper: str, group: Mapping[str, Any]) -> Iterator[Claim]:
     """Those that one result judges in one way."""
     labels = group.get("labels", [""])
-    values = labels if isinstance(labels, dict) else dict(zip(labels, labels, strict=True))
+    values = labels if isinstance(labels, dict) else {str(each): each for each in labels}
     for where, claim, stated, rule, *row in group["list"]:
         head, _, tail = claim.partition(": ")
         parts = {"claim": claim, "head": head, "tail": tail, "row": "".join(row)}
@@ -164,8 +212,9 @@ def _claims(paper: str, group: Mapping[str, Any]) -> Iterator[Claim]:
             (label, group["rows"].format(label=value, **parts))
             for label, value in (values if "rows" in group else {}).items()
         )
-        more = group.get("result", ""), rows, group.get("note", "")
-        yield Claim(paper, where, claim, stated, Rule.of(rule), group["how"], *more)
+        more: dict[str, Any] = {name: group.get(name, "") for name in ("result", "note", "guess")}
+        more |= {"rows": rows, "is_fitted": bool(group.get("fitted"))}
+        yield Claim(paper, where, claim, stated, Rule.of(rule), group["how"], **more)
 
 
 def _papers() -> Iterator[Paper]:
@@ -175,5 +224,7 @@ def _papers() -> Iterator[Paper]:
         yield Paper(**{**values, "key": key, "claims": claims})
 
 
+WHOSE: Mapping[str, str] = {"paper": "the paper's", "fitted": "fitted", "ours": "ours: a reading or a guess"}
+"""Whose an input is: key of `Paper.inputs`, and its words."""
 PAPERS: Mapping[str, Paper] = {paper.key: paper for paper in _papers()}
 CLAIMS: Sequence[Claim] = [claim for paper in PAPERS.values() for claim in paper.claims]

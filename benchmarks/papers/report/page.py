@@ -14,9 +14,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from benchmarks.papers.report.claims import CLAIMS, PAPERS, Claim, Paper, Row, Verdict
+from benchmarks.papers.report.claims import CLAIMS, PAPERS, WHOSE, Claim, Paper, Row, Verdict
 from benchmarks.papers.report.running import Result
-from benchmarks.registry import RECORDINGS, needs_of
+from benchmarks.registry import RECORDINGS, judged_again, needs_of
 from yarn_accel.report.pages import Cell, render, table
 
 _LIBRARIES = ("numpy", "scipy", "hdfs-native", "simpy", "pyzmq", "pyarrow", "grpcio", "ray", "distributed")
@@ -24,12 +24,13 @@ _MARKS = {
     Verdict.HOLDS: "ok",
     Verdict.IN_PART: "part",
     Verdict.FAILS: "bad",
+    Verdict.FITTED: "plain",
     Verdict.REPORTED: "plain",
     Verdict.NOT_MEASURED: "plain",
 }
 _LONGEST_WHY = 420
-_HEADER = ("where", "claim", "paper", "ours (n; spread)", "verdict", "why")
-_HEADER_PEERS = ("what", "claim", "asked", "ours (n; spread)", "verdict", "why")
+_HEADER = ("where", "claim", "paper", "holds if", "ours (n; least to most)", "verdict", "notes")
+_HEADER_PEERS = ("what", "claim", "asked", *_HEADER[3:])
 _PICTURE_COLOURS, _PICTURE_SCALE, _PICTURE_WIDTH = 16, 0.65, 1000
 _LONGEST_LABEL = 88
 
@@ -45,6 +46,7 @@ class JudgedClaim:
         rows: those that were measured for it, each after its label.
         why: what the rows and the claim say of it; of one that is not measured, why not.
         is_old: its figures are older than the code they measure.
+        device: the GPU that they were measured on; empty: none.
     """
 
     claim: Claim
@@ -52,6 +54,12 @@ class JudgedClaim:
     rows: Sequence[tuple[str, Row]] = ()
     why: str = ""
     is_old: bool = False
+    device: str = ""
+
+    @property
+    def bound(self) -> str:
+        """What must be so for it to hold."""
+        return "" if self.claim.is_fitted else self.claim.rule.words([row for _, row in self.rows])
 
 
 def judged(claim: Claim, results: Results, reasons: Mapping[str, str]) -> JudgedClaim:
@@ -66,15 +74,49 @@ def judged(claim: Claim, results: Results, reasons: Mapping[str, str]) -> Judged
     if result is None:
         why = reasons.get(claim.result, f"benchmarks/results/{claim.result}.json is not there")
         return JudgedClaim(claim, Verdict.NOT_MEASURED, why=_joined([why, claim.note]))
-    rows: dict[str, Row] = {str(row["what"]): row for row in result.document["rows"]}
-    found = [(label, rows[what]) for label, what in claim.rows if what in rows and rows[what]["n"]]
-    missing = [label or what for label, what in claim.rows if what not in rows or not rows[what]["n"]]
+    rows = {str(row["what"]): row for row in (*result.document["rows"], *judged_again(result.document))}
+    rows = {what: row for what, row in rows.items() if row["n"] and _can_judge(claim, row)}
+    found = [(label, rows[what]) for label, what in claim.rows if what in rows]
+    missing = [label or what for label, what in claim.rows if what not in rows]
     notes = _notes(found)
     if missing:
-        said = next((rows[what]["note"] for _, what in claim.rows if what in rows), "")
-        notes.append(f"not measured: {', '.join(missing)}" + (f" ({said})" if said and not found else ""))
-    verdict = claim.rule.judge([row for _, row in found])
-    return JudgedClaim(claim, verdict, found, _joined([*notes, claim.note]), bool(result.why_stale))
+        said = _why_missing(claim, result) if not found else ""
+        absent = "not recorded yet" if result.why_stale else "not measured"
+        notes.append(f"{absent}: {', '.join(missing)}" + f" ({said})" * bool(said))
+    distinct = _merged(found)
+    verdict = claim.rule.judge([row for _, row in distinct])
+    if claim.is_fitted and found:
+        verdict = Verdict.FITTED
+    is_missed = verdict in (Verdict.IN_PART, Verdict.FAILS)
+    notes += [claim.note, f"a guess: {claim.guess}" if claim.guess and is_missed else ""]
+    device = str(result.document.get("machine", {}).get("gpu", ""))
+    return JudgedClaim(claim, verdict, distinct, _joined(notes), bool(result.why_stale), device)
+
+
+def _can_judge(claim: Claim, row: Row) -> bool:
+    """Rows of earlier versions have no interval."""
+    return bool(row.get("interval")) or not claim.rule.needs_interval
+
+
+def _why_missing(claim: Claim, result: Result) -> str:
+    """What the first row of the claim says that was not measured."""
+    rows = {str(row["what"]): row for row in result.document["rows"]}
+    return next(
+        (str(rows[what]["note"]) for _, what in claim.rows if what in rows and not rows[what]["n"]), ""
+    )
+
+
+def _merged(found: Sequence[tuple[str, Row]]) -> list[tuple[str, Row]]:
+    """Each figure once: rows that coincide in value, number and spread, such as rules that decide alike."""
+    labels: dict[tuple[Any, ...], list[str]] = {}
+    rows: dict[tuple[Any, ...], Row] = {}
+    for label, row in found:
+        # Two that were measured once and agree by chance are two.
+        own = () if row["spread"] else (label,)
+        key = (row["value"], row["n"], str(row["spread"]), *own)
+        labels.setdefault(key, []).append(label)
+        rows.setdefault(key, row)
+    return [(" = ".join(labels[key]), row) for key, row in rows.items()]
 
 
 def _notes(found: Iterable[tuple[str, Row]]) -> list[str]:
@@ -158,15 +200,17 @@ def document_of(
 
 
 def _claim_document(each: JudgedClaim) -> dict[str, Any]:
-    names = ("value", "unit", "n", "spread")
+    names = ("value", "unit", "n", "spread", "interval")
     return {
         "where": each.claim.where,
         "claim": each.claim.claim,
         "paper": each.claim.stated,
-        "ours": [{"label": label, **{name: row[name] for name in names}} for label, row in each.rows],
+        "ours": [{"label": label, **{name: row.get(name) for name in names}} for label, row in each.rows],
+        "holds_if": each.bound,
         "verdict": each.verdict.value,
         "why": each.why,
         "how": each.claim.how,
+        "device": each.device,
         "result": each.claim.result,
         "is_stale": each.is_old,
     }
@@ -254,6 +298,10 @@ def _paper(
         "title": paper.title,
         "text": f"{paper.source}. {paper.here}",
         "emulated": " ".join(paper.emulated),
+        "inputs": table(
+            ("inputs", "which"),
+            [(words, "\n".join(paper.inputs[key])) for key, words in WHOSE.items() if key in paper.inputs],
+        ),
         "claims": table(_HEADER_PEERS if paper.key == "peers" else _HEADER, own),
         "pictures": drawn,
         "tables": [(name, tables[name]) for name in paper.tables if name in tables],
@@ -268,20 +316,30 @@ def _stem_of(picture: str) -> str:
 def _cells(each: JudgedClaim) -> tuple[object, ...]:
     claim = each.claim
     why = each.why if len(each.why) <= _LONGEST_WHY else each.why[: _LONGEST_WHY - 4] + " ..."
+    how = f"{claim.how}, {each.device}" if each.device else claim.how
     return (
         claim.where,
-        f"{claim.claim}\n[{claim.how}]",
+        f"{claim.claim}\n[{how}]",
         claim.stated,
-        Cell("\n".join(_value(label, row) for label, row in each.rows), "lines"),
+        Cell(each.bound, "small"),
+        Cell("\n".join(_value(label, row) + _miss(each, row) for label, row in each.rows), "lines"),
         Cell(each.verdict.value + ("*" if each.is_old else ""), _MARKS[each.verdict]),
         Cell(why, "small"),
     )
 
 
+def _miss(each: JudgedClaim, row: Row) -> str:
+    """Which of several rows does not hold."""
+    is_miss = each.verdict is Verdict.IN_PART and each.claim.rule.holds(row) is False
+    return " - misses" if is_miss else ""
+
+
 def _value(label: str, row: Row) -> str:
     unit = f" {row['unit']}" if row["unit"] else ""
     spread = f"; {_number(row['spread'][0])} to {_number(row['spread'][1])}" if row["spread"] else ""
-    return f"{f'{label}: ' * bool(label)}{_number(row['value'])}{unit} ({row['n']}{spread})"
+    ends = row.get("interval")
+    interval = f", 95 % interval {_number(ends[0])} to {_number(ends[1])}" if ends else ""
+    return f"{f'{label}: ' * bool(label)}{_number(row['value'])}{unit} ({row['n']}{spread}){interval}"
 
 
 def _number(value: float) -> str:

@@ -19,7 +19,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,10 @@ from rich.console import Console
 from benchmarks.papers.yarn_paper.cells import SCALES, SECTIONS, Cell, Cells, Key, estimate_s, plan, stops
 from benchmarks.papers.yarn_paper.claims import judge
 from benchmarks.papers.yarn_paper.views import cell_row, claim_rows, draw, tables
-from benchmarks.result import Report
+from benchmarks.result import Report, Row
 from yarn_accel.errors import JobError
 
-__all__ = ["SECTIONS", "draw", "known_cells", "run"]
+__all__ = ["SECTIONS", "draw", "judged_again", "known_cells", "run"]
 
 #: No cell is begun when the whole has taken so long; the issue allows an hour.
 _LIMIT_S = 58 * 60.0
@@ -71,6 +71,12 @@ def run(
         out = Console(width=None if os.isatty(1) else 160)
         for table in tables(cells, claims):
             out.print(table)
+
+
+def judged_again(document: Mapping[str, Any]) -> list[Row]:
+    """The paper's claims, judged by today's bounds from the cells of a recorded result."""
+    cells = Cells(Cell.from_mapping(values) for values in document.get("series", {}).get("cells", ()))
+    return claim_rows(judge(cells)) if cells.all() else []
 
 
 def _vars_of(claim: Any) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """What the paper claims, judged from the cells. Pure: equal cells give equal verdicts.
 
-Judged are the emulated cells: their kernels take as long as Table 2 says. A verdict is about the task phase
-(first task sent to last one done), for that is what was scaled; where a claim is about the whole job, it says
-so.
+Figure 6 is judged by the real cells first, whose kernels compute, and then by the emulated ones; Figure 5 by
+the emulated cells alone: their kernels take as long as Table 2 says. A verdict is about the task phase (first
+task sent to last one done), which was scaled; where a claim is about the whole job, it says so.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from benchmarks.papers.yarn_paper.cells import (
     PAYLOAD_INTENSITY,
     PAYLOAD_MB,
     PAYLOADS_MB,
+    REAL,
     SCALES,
     SPECULATION_LAYOUT,
     WEIGHTED_CLUSTER,
@@ -44,12 +46,14 @@ class Claim:
 
     Attributes:
         claim: in a few words.
+        bound: what must be so for it to hold.
         holds: None: the cells for it are missing.
         value: the figure it is judged by.
         why: the figures behind it, and the cause.
     """
 
     claim: str
+    bound: str
     holds: bool | None
     value: float
     unit: str
@@ -84,8 +88,8 @@ def paper_speedups(cells: Cells, cluster: str, operation: str) -> Series:
 def judge(cells: Cells) -> list[Claim]:
     """Every claim, in the order of the paper."""
     return [
-        Claim(name, *(make(cells) or (None, 0.0, "", "its cells were not run")))
-        for name, make in CLAIMS.items()
+        Claim(name, bound, *(make(cells) or (None, 0.0, "", "its cells were not run")))
+        for name, (bound, make) in CLAIMS.items()
     ]
 
 
@@ -192,7 +196,7 @@ def _payload(cells: Cells) -> Finding | None:
         f"({widest}); largest over smallest payload {trend:.3f} (median): with several tasks in flight what "
         "travels is hidden behind the kernel before it"
     )
-    holds = spreads[widest] <= 1 + 2 * _NOISE and abs(trend - 1) <= _NOISE
+    holds = spreads[widest] <= 1 + _NOISE and abs(trend - 1) <= _NOISE
     return (holds, spreads[widest], "x, longest over shortest", why)
 
 
@@ -236,8 +240,8 @@ def _speculation(cells: Cells) -> str:
     )
 
 
-def _images_fall(cells: Cells) -> Finding | None:
-    facts = {"instrument": EMULATED, "operation": "features"}
+def _images_fall(cells: Cells, instrument: str) -> Finding | None:
+    facts = {"instrument": instrument, "operation": "features"}
     phases = {cluster: cells.phase_s(cluster=cluster, **facts) for cluster in CLUSTERS}
     jobs = {cluster: cells.job_s(cluster=cluster, **facts) for cluster in CLUSTERS}
     none, two, four = (phases[cluster] for cluster in ("4-0", "4-2", "4-4"))
@@ -247,9 +251,10 @@ def _images_fall(cells: Cells) -> Finding | None:
     holds = none > two * (1 + _NOISE) and two > four * (1 + _NOISE)
     holds = holds and (jobs["4-0"] or 0) > (jobs["4-2"] or 0) > (jobs["4-4"] or 0)
     shown = ", ".join(f"{c} {phases[c]:.1f} s ({jobs[c]:.1f} s)" for c in CLUSTERS if phases[c] is not None)
-    same = f"; 4-3 over 4-2 {three / two:.2f}, as in the paper" if three else ""
-    why = f"task phase (whole job): {shown}{same}"
-    return (holds, none / four, "x, 4-0 over 4-4", why)
+    same = f"; 4-3 over 4-2 {three / two:.2f}" if three else ""
+    shared = "; all nodes share the cores of this machine, so more servers have no more to compute with"
+    why = f"task phase (whole job): {shown}{same}{shared if instrument == REAL else ''}"
+    return (holds, two / four, "x, 4-2 over 4-4", why)
 
 
 def _three_like_two(cells: Cells) -> Finding | None:
@@ -264,7 +269,7 @@ def _three_like_two(cells: Cells) -> Finding | None:
         f"4-3 over 4-2 is {min(ratios):.2f} to {max(ratios):.2f}: two nodes with 25 tasks each share one "
         "accelerator in both, and the job ends with its slowest node"
     )
-    return (max(ratios) <= 1 + 2 * _NOISE, median, "x, 4-3 over 4-2", why)
+    return (max(ratios) <= 1 + _NOISE and median >= 1 - _NOISE, median, "x, 4-3 over 4-2", why)
 
 
 def _container(cells: Cells) -> Finding | None:
@@ -299,14 +304,33 @@ def _weighted(cells: Cells) -> Finding | None:
     return (gain >= WEIGHTED_GOAL, gain, "x faster", why)
 
 
-#: By what is claimed; each returns None where cells are missing.
-CLAIMS: Mapping[str, Callable[[Cells], Finding | None]] = {
-    "the speed-up follows the number of GPUs; 4-4 over 4-2 about 2": _follows_gpus,
-    "the speed-up grows with the intensity of a task": _grows,
-    "the speed-up does not depend on the payload": _payload,
-    "above the single node's speed-up at intensity 8 (LU, Cholesky), by speculation": _above_single_node,
-    "the image job's time falls with the number of GPUs": _images_fall,
-    "with `paper` 4-3 is no better than 4-2": _three_like_two,
-    f"with `container` 4-3 is at least {CONTAINER_GOAL} x faster than with `paper`": _container,
-    f"`weighted` is at least {WEIGHTED_GOAL} x faster than unweighted": _weighted,
+#: By what is claimed: the bound in words, and what judges it, which returns None where cells are missing.
+CLAIMS: Mapping[str, tuple[str, Callable[[Cells], Finding | None]]] = {
+    "the speed-up follows the number of GPUs; 4-4 over 4-2 about 2": (
+        "median within 5 % of 2, each speed-up within 15 % of GPUs x Table 2",
+        _follows_gpus,
+    ),
+    "the speed-up grows with the intensity of a task": ("every curve rises, no step falls by > 5 %", _grows),
+    "the speed-up does not depend on the payload": (
+        "longest <= 1.05 x shortest, largest payload within 5 % of the smallest",
+        _payload,
+    ),
+    "above the single node's speed-up at intensity 8 (LU, Cholesky), by speculation": (
+        "> 1.05 x the single node's",
+        _above_single_node,
+    ),
+    "real kernels: the image job's time falls with the number of GPUs": (
+        "falls by > 5 % from 4-0 to 4-2 and from 4-2 to 4-4",
+        functools.partial(_images_fall, instrument=REAL),
+    ),
+    "emulated kernels: the image job's time falls with the number of GPUs": (
+        "falls by > 5 % from 4-0 to 4-2 and from 4-2 to 4-4",
+        functools.partial(_images_fall, instrument=EMULATED),
+    ),
+    "with `paper` 4-3 is no better than 4-2": ("median within 5 % of 1, none above 1.05", _three_like_two),
+    f"with `container` 4-3 is at least {CONTAINER_GOAL} x faster than with `paper`": (
+        f">= {CONTAINER_GOAL}",
+        _container,
+    ),
+    f"`weighted` is at least {WEIGHTED_GOAL} x faster than unweighted": (f">= {WEIGHTED_GOAL}", _weighted),
 }

@@ -52,7 +52,7 @@ def claim_rows(claims: Iterable[Claim]) -> list[Row]:
             continue
         note = f"{verdict(claim)}: {claim.why}"
         rows.append(
-            Row(f"claim: {claim.claim}", claim.value, claim.unit, 1, None, "holds", claim.holds, note)
+            Row(f"claim: {claim.claim}", claim.value, claim.unit, 1, None, claim.bound, claim.holds, note)
         )
     return rows
 

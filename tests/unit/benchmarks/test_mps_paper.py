@@ -8,8 +8,20 @@ import statistics
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.papers.mps_paper import Cell, interval, world_of_cell
+from benchmarks.papers.mps_paper import (
+    POLICIES,
+    Cell,
+    CellResult,
+    _mixed_claims,
+    _preemptive_claims,
+    _same_claims,
+    by_seed_row,
+    example_rows,
+    interval,
+    world_of_cell,
+)
 from benchmarks.papers.mps_paper.scale import main as large_world_main
+from benchmarks.papers.report.claims import CLAIMS
 from tests.fixtures.dag_worlds import check_outcome
 from yarn_accel.core.dags.heft import heft
 from yarn_accel.core.dags.model import PriorityClass
@@ -22,6 +34,29 @@ from yarn_accel.sim.dag_simulator import simulate_dags
 def test_an_interval() -> None:
     mean, low, high = interval([1.0, 2.0, 3.0])
     assert (mean, round(high - mean, 3), round(mean - low, 3)) == (2.0, 2.484, 2.484)
+
+
+def test_worlds_of_one_seed_count_once() -> None:
+    """The same DAGs at four points are no four experiments."""
+    seeds = [0.1, -0.02, 0.06, 0.01]
+    once, four = by_seed_row("w", [seeds], "0"), by_seed_row("w", [seeds] * 4, "0")
+    assert (once.n, once.interval, once.value) == (four.n, four.interval, four.value)
+    assert once.interval[0] < 0 < once.value
+    assert four.note.startswith("16 worlds of 4 seeds")
+
+
+def test_figure_3_comes_out() -> None:
+    for row in example_rows():
+        assert row.value == pytest.approx(float(row.goal.removeprefix("paper: ")), abs=5e-4)
+
+
+def test_every_row_that_the_report_judges_is_made() -> None:
+    results = [CellResult(1.0 + seed, 0.5, 0.5, 0, 36.0, 1.0) for seed in range(3)]
+    found = {(policy, point): results for policy in POLICIES for point in (3, 10)}
+    made = {row.what for row in (*_same_claims(found), *_mixed_claims(found), *_preemptive_claims(found))}
+    made |= {row.what for row in example_rows()}
+    named = {what for claim in CLAIMS if claim.result == "mps_paper" for _, what in claim.rows}
+    assert named <= made
 
 
 @pytest.mark.parametrize(("kind", "point"), [("same", 3), ("mixed", 3), ("preemptive", 10)])

@@ -146,7 +146,7 @@ def test_slowdowns_are_those_that_the_policy_decided_by(outcome, tmp_path) -> No
 
 
 def test_a_policy_that_does_not_go_by_slowdowns_has_them_by_its_plan() -> None:
-    found = simulate_dags(paper_world(), make_dag_policy("round_robin", 1.0))
+    found = simulate_dags(paper_world(), make_dag_policy("round_robin_at_entry", 1.0))
     assert all(len({value for _, value in points}) > 2 for points in found.slowdowns.values())
 
 

@@ -1,6 +1,7 @@
 """The self-learning paper's Algorithm 3.1: the largest residual capacity.
 
-Equation (1) is the paper's; its text has lost (2) to (5), so the four shares are our reading.
+Equation (1) is the paper's but for two misprints. Its text has lost (2) to (5): the four shares are a
+reconstruction.
 """
 
 from __future__ import annotations

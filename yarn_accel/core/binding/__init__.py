@@ -5,7 +5,7 @@
     NNodeAdded ANodeAdded NNodeLost ANodeLost NNodesReturned WeightChanged
         ──▶ policy ──▶ [Move(node, old, new, reason)]
 
-    paper       section 2.3 to the letter, but for one repair; unbalanced after losses
+    paper       section 2.3 as it is printed, but for one repair; unbalanced after losses
     weighted    section 5: shares by performance weights, always balanced with the fewest moves
     container   section 5: homes as `weighted`; mappers choose for every request
 """

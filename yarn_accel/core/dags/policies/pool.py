@@ -2,7 +2,9 @@
 
 `fairness`: the DAG with the least slowdown first. It is Zhao and Sakellariou's rule as the MPS paper draws it
 in Figure 3(a): the pool is served by equation (3) at each event. Their own, static form: `fairness-fpft`,
-`fairness-fpct`. `round_robin`: one task of each DAG in turn. `fcfs`: DAGs in the order of their arrival.
+`fairness-fpct`. `round_robin_at_entry`: one task of each DAG in turn; as tasks are placed when they enter the
+pool, turns seldom matter, and a round robin over free machines is `round_robin_at_dispatch`. `fcfs`: DAGs in
+the order of their arrival.
 
 `mmhs` stands in for MMHS (Tian et al. 2012), of which no text could be had. Known is that it is a hybrid:
 fairness within a class, plain backfilling between classes. So: `fairness` by class, and lower classes first
@@ -63,10 +65,10 @@ class FairnessPolicy(PoolPolicy):
         return sorted(tasks, key=lambda task: (keys[task.dag.dag_id], task.position))
 
 
-class RoundRobinPolicy(PoolPolicy):
+class RoundRobinAtEntryPolicy(PoolPolicy):
     """Turns go in the order of arrival; each decision begins anew with the first DAG."""
 
-    name = "round_robin"
+    name = "round_robin_at_entry"
 
     def order(self, tasks: list[DagTaskRecord]) -> Iterator[DagTaskRecord]:
         """The best of each DAG, then the second of each."""

@@ -8,7 +8,12 @@ from typing import Any
 from yarn_accel.core.dags.policies.base import DagPolicy, DagPolicyOptions
 from yarn_accel.core.dags.policies.dispatch import LeastProgressPolicy, RoundRobinAtDispatchPolicy
 from yarn_accel.core.dags.policies.mps import MpsPolicy
-from yarn_accel.core.dags.policies.pool import FairnessPolicy, FcfsPolicy, MmhsStandInPolicy, RoundRobinPolicy
+from yarn_accel.core.dags.policies.pool import (
+    FairnessPolicy,
+    FcfsPolicy,
+    MmhsStandInPolicy,
+    RoundRobinAtEntryPolicy,
+)
 from yarn_accel.core.dags.policies.static import FpctPolicy, FpftPolicy, MergedHeftPolicy
 from yarn_accel.errors import ConfigError
 
@@ -17,7 +22,7 @@ _LISTED: tuple[type[DagPolicy], ...] = (
     FairnessPolicy,
     FpftPolicy,
     FpctPolicy,
-    RoundRobinPolicy,
+    RoundRobinAtEntryPolicy,
     MmhsStandInPolicy,
     FcfsPolicy,
     MergedHeftPolicy,
