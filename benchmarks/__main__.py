@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,15 @@ def _pictures() -> int:
     return 0
 
 
-def _report() -> int:
-    raise click.UsageError("write `report` first: python -m benchmarks report --help")
+def _first(name: str) -> int:
+    raise click.UsageError(f"write `{name}` first: python -m benchmarks {name} --help")
 
 
-_OTHERS: Mapping[str, Callable[[], int]] = {"stale": _stale, "pictures": _pictures, "report": _report}
+_OTHERS: Mapping[str, Callable[[], int]] = {
+    "stale": _stale,
+    "pictures": _pictures,
+    **{name: partial(_first, name) for name in ("record-stale", "report")},
+}
 """What NAME may be beside a benchmark, and what gives its exit code."""
 
 
@@ -205,7 +210,8 @@ def main(
 
     NAME `stale` runs nothing: it says which files of results are older than the code they measure, and ends
     with 1 if one of them could be recorded again on any machine. NAME `pictures` draws what is recorded, into
-    out/pictures. NAME `report` stands first and has options of its own: `python -m benchmarks report --help`.
+    out/pictures. NAMES `report` and `record-stale` stand first and have options of their own:
+    `python -m benchmarks report --help`.
     """
     if name is None:
         Console().print(_listing())
@@ -237,4 +243,8 @@ if __name__ == "__main__":
             from benchmarks.papers.report.command import report
 
             report(sys.argv[2:], prog_name="python -m benchmarks report")
+        if sys.argv[1:2] == ["record-stale"]:
+            from benchmarks.record import record_stale
+
+            record_stale(sys.argv[2:], prog_name="python -m benchmarks record-stale")
         main()
