@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -55,7 +55,10 @@ _UNITS = Path("/etc/systemd/system")
     "--knock", multiple=True, metavar="ADDRESS:PORT", help="Whom the hook wakes. [127.0.0.1, port 15004]"
 )
 @click.option(
-    "--loads", "loads_file", metavar="FILE", help="Print the hook that shows the sampler's FILE of each node."
+    "--loads",
+    "loads_file",
+    metavar="FILE",
+    help="OpenPBS's MoM hook, which shows the sampler's FILE of each node.",
 )
 def install(
     act: str,
@@ -72,10 +75,11 @@ def install(
 ) -> None:
     """Put torque-sched in pbs_sched's place. No daemon is stopped or started: that stays with you.
 
-    With --openpbs only the server hook is put in place, or printed; a manager must do it.
+    With --openpbs or --loads only hooks are put in place, or printed; a manager must do it. --openpbs --undo
+    takes both away.
     """
     if openpbs or loads_file:
-        _hook(act, knock, loads_file)
+        _hook(act, knock, loads_file, wakes=openpbs)
         return
     place = pbs_home(home)
     record = record_of(place, records)
@@ -106,31 +110,32 @@ def install(
         sys.exit(error.exit_code)
 
 
-def _hook(act: str, knock: tuple[str, ...], loads_file: str | None) -> None:
-    """The server hook: print it with its qmgr lines, apply it, or take it away; that of loads is printed."""
-    if loads_file:
-        _print_hook(loads.HOOK_NAME, loads.hook_text(loads_file), loads.qmgr_lines(f"{loads.HOOK_NAME}.py"))
-        return
+def _hook(act: str, knock: tuple[str, ...], loads_file: str | None, *, wakes: bool) -> None:
+    """OpenPBS's hooks, the one that wakes and the one of loads: print them with their qmgr lines, or act."""
     try:
         if act == "undo":
-            for line in hook.undo():
+            objects = ((("hook", hook.NAME),) if wakes else ()) + loads.OBJECTS
+            for line in hook.undo(objects):
                 click.echo(f"qmgr -c '{line}'")
             return
-        text = hook.hook_text([_address(each) for each in knock or (f"127.0.0.1:{DEFAULT_PORT}",)])
-        if act == "apply":
-            for line in hook.apply(text):
-                click.echo(f"qmgr -c '{line}'")
-            return
-        _print_hook(hook.NAME, text, hook.qmgr_lines(f"{hook.NAME}.py"))
+        if wakes:
+            text = hook.hook_text([_address(each) for each in knock or (f"127.0.0.1:{DEFAULT_PORT}",)])
+            _put(act, hook.NAME, text, hook.qmgr_lines)
+        if loads_file:
+            _put(act, loads.HOOK_NAME, loads.hook_text(loads_file), loads.qmgr_lines)
     except TorqueSchedError as error:
         click.echo(f"torque-sched install: {error}", err=True)
         sys.exit(error.exit_code)
 
 
-def _print_hook(name: str, text: str, lines: Sequence[str]) -> None:
+def _put(act: str, name: str, text: str, lines: Callable[[str], Sequence[str]]) -> None:
+    if act == "apply":
+        for line in hook.apply(text, name, lines):
+            click.echo(f"qmgr -c '{line}'")
+        return
     click.echo(text, nl=False)
     click.echo(f"# As a manager, with the lines above in {name}.py:")
-    for line in lines:
+    for line in lines(f"{name}.py"):
         click.echo(f"# qmgr -c '{line}'")
 
 

@@ -29,6 +29,7 @@ _QUERY_S, _SUBMIT_S = 20.0, 60.0
 _LIBPYTHON = re.compile(rb"libpython(\d)\.(\d+)")
 _PROC = Path("/proc")
 _REJECTED = "rejected as filter hook"
+_NOT_FOR_YOU = b"unauthorized to access hooks data"
 _Ask = Callable[..., Completed]
 
 
@@ -58,7 +59,7 @@ def openpbs_checks(options: Options, *, submits: bool) -> Iterator[Check]:
     try:
         server = _attributes(ask("qstat", "-B", "-f", "-w"))
         scheds = _text(ask("qmgr", "-c", "list sched"))
-        hooks = _text(ask("qmgr", "-c", "list hook"))
+        hooks = ask("qmgr", "-c", "list hook")
         yield _version(server.get("pbs_version", ""))
         yield _history(server)
         yield from native_schedulers(scheds, _processes(holder_of(options.lock)))
@@ -136,14 +137,20 @@ def native_schedulers(text: str, pids: list[int]) -> Iterator[Check]:
             yield ok("native scheduler", f"{name}: no pbs_sched runs on this host")
 
 
-def _wake(text: str) -> Check:
+def _wake(done: Completed) -> Check:
     """Whether our hook is there, enabled and for its events."""
+    text = _text(done)
+    if done.exit_code and _NOT_FOR_YOU in done.stderr + done.stdout:
+        return warning(
+            "hook", "not known: OpenPBS shows hooks to root on the server's host alone",
+            f"as root there: qmgr -c 'list hook {hook.NAME}'",
+        )  # fmt: skip
     head = f"Hook {hook.NAME}\n"
     block = next((each for each in text.split("\n\n") if each.lstrip().startswith(head)), "")
     if not block:
         return warning(
             "hook", "the server does not tell us of events; the timer alone starts cycles",
-            "as a manager: torque-sched install --openpbs --apply",
+            "as root on the server's host: torque-sched install --openpbs --apply",
         )  # fmt: skip
     missing = [event for event in hook.EVENTS if event not in block]
     if "enabled = true" not in block or missing:

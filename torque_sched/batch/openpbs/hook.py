@@ -11,7 +11,7 @@ import ipaddress
 import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from torque_sched.errors import StartupError
@@ -92,48 +92,62 @@ def qmgr_lines(file: str) -> list[str]:
     ]
 
 
-def apply(text: str, qmgr: str = "qmgr") -> list[str]:
-    """Have the server run the hook; a second time renews it. Returns the lines that were done.
+def apply(
+    text: str, name: str = NAME, lines: Callable[[str], Sequence[str]] = qmgr_lines, qmgr: str = "qmgr"
+) -> list[str]:
+    """Have the server run a hook; a second time renews it. Returns the lines that were done.
 
     Args:
         text: the hook's source.
+        name: of the hook.
+        lines: what to tell qmgr, given where the source lies; a ``create`` of what is there is left out.
         qmgr: the program.
 
     Raises:
-        StartupError: qmgr refuses a line; a hook that was new is gone again.
+        StartupError: qmgr refuses a line; what was new is gone again.
     """
-    was_there = is_there(qmgr)
+    done: list[str] = []
     with tempfile.TemporaryDirectory(prefix="torque-sched-") as folder:
-        file = Path(folder) / f"{NAME}.py"
+        file = Path(folder) / f"{name}.py"
         file.write_text(text, encoding="ascii")
-        lines = qmgr_lines(str(file))[1 if was_there else 0 :]
-        for number, line in enumerate(lines):
+        for line in lines(str(file)):
+            verb, kind, what = line.split()[:3]
+            if verb == "create" and _exists(qmgr, kind, what):
+                continue
             try:
                 _tell(qmgr, line)
             except StartupError:
-                if number and not was_there:
-                    _tell(qmgr, f"delete hook {NAME}")
+                made = [each.split()[1:3] for each in done if each.startswith("create ")]
+                for kind, what in reversed(made):
+                    _tell(qmgr, f"delete {kind} {what}")
                 raise
+            done.append(line)
+    return done
+
+
+def undo(objects: Sequence[tuple[str, str]], qmgr: str = "qmgr") -> list[str]:
+    """Take hooks and resources away; ``print server`` and the like are then as they were before `apply`.
+
+    Args:
+        objects: kind and name of each, in this order; what is not there is left out.
+        qmgr: the program.
+
+    Raises:
+        StartupError: there is none of them, or qmgr refuses.
+    """
+    lines = [f"delete {kind} {name}" for kind, name in objects if _exists(qmgr, kind, name)]
+    if not lines:
+        names = " nor ".join(f"{kind} {name}" for kind, name in objects)
+        raise StartupError(f"the server has no {names}", cure="nothing was installed")
+    for line in lines:
+        _tell(qmgr, line)
     return lines
 
 
-def undo(qmgr: str = "qmgr") -> list[str]:
-    """Take the hook away; ``print server`` and ``print hook`` are then as they were before `apply`.
-
-    Raises:
-        StartupError: there is none, or qmgr refuses.
-    """
-    if not is_there(qmgr):
-        raise StartupError(f"the server has no hook {NAME}", cure="nothing was installed")
-    line = f"delete hook {NAME}"
-    _tell(qmgr, line)
-    return [line]
-
-
-def is_there(qmgr: str = "qmgr") -> bool:
-    """Whether the server has our hook; False as well where this user may not know."""
-    done = _run(qmgr, f"list hook {NAME}")
-    return done.returncode == 0 and f"Hook {NAME}" in done.stdout
+def _exists(qmgr: str, kind: str, name: str) -> bool:
+    """Whether the server has this object; False as well where this user may not know."""
+    done = _run(qmgr, f"list {kind} {name}")
+    return done.returncode == 0 and f"{kind.capitalize()} {name}" in done.stdout
 
 
 def _tell(qmgr: str, line: str) -> None:
@@ -141,7 +155,7 @@ def _tell(qmgr: str, line: str) -> None:
     if done.returncode:
         raise StartupError(
             f"qmgr -c '{line}': {' '.join(done.stderr.split())[:300]}",
-            cure="run it as a manager of the server (root there), or give the printed lines to one",
+            cure="hooks are for a manager who is root on the server's host: run it there, or give it the printed lines",
         )
 
 

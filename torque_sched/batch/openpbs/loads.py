@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 RESOURCE = "torque_sched_sample"
 SUFFIX = ".sample"
 HOOK_NAME = "torque_sched_load"
+OBJECTS = (("hook", HOOK_NAME), ("resource", RESOURCE))
+"""What an installation makes; with the resource its values on vnodes go."""
 _SHOWN = f"resources_available.{RESOURCE}"
 _MOST_FILES = 20_000
 _OLD_S = 120.0

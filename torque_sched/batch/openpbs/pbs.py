@@ -500,9 +500,9 @@ class OpenPbs(QueriedServer):
         return await self._order("qdel", job)
 
     async def set_offline(self, node: NodeName, note: str) -> OrderResult:
-        """``pbsnodes -o -C NOTE`` for all vnodes of the host."""
-        vnodes = [ordered_name(vnode.name) for vnode in self._accounts.hosts.get(node, ())] or [str(node)]
-        return await self._order("pbsnodes", "-o", "-C", note, *vnodes)
+        """``pbsnodes -o -C NOTE HOST``: it takes the name of a host, whose vnodes all go, and no vnode's."""
+        hosts = dict.fromkeys(ordered_name(vnode.host) for vnode in self._accounts.hosts.get(node, ())) or [str(node)]
+        return await self._order("pbsnodes", "-o", "-C", note, *hosts)
 
     async def _order(self, *argv: str) -> OrderResult:
         done = await self._order_output(argv, None)

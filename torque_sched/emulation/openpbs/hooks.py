@@ -1,8 +1,9 @@
-"""Server hooks of OpenPBS: the file that a manager imported is run at each event it is for, as root would.
+"""Hooks of OpenPBS: the file that a manager imported is run at each event it is for, as root would.
 
 A hook sees a module ``pbs`` with as much of the real one as a hook that only tells somebody needs. One that
 raises refuses the request it stands before (``queuejob``), and is only logged elsewhere; an alarm ends one
-that takes too long. As on real servers the whole server waits for it.
+that takes too long. As on real servers the whole server waits for it. Of MoM hooks there is
+`exechost_periodic`.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ class _TooLong(Exception):
     """The alarm rang."""
 
 
-def _module(event: str, key: str, requestor: str) -> types.ModuleType:
-    """The ``pbs`` that a hook imports."""
+PERIODIC = "exechost_periodic"
+
+
+def _module(event: str, key: str, requestor: str, shown: dict[str, str] | None = None) -> types.ModuleType:
+    """The ``pbs`` that a hook imports; `shown` takes what it sets of a MoM's vnode."""
     pbs = types.ModuleType("pbs")
 
     def leave(*words: object) -> None:
@@ -51,7 +55,9 @@ def _module(event: str, key: str, requestor: str) -> types.ModuleType:
     found = types.SimpleNamespace(
         type=codes[event.upper()], requestor=requestor, job=job, vnode=vnode, vnode_o=vnode_o, accept=leave,
         reject=leave, hook_name="hook",
+        vnode_list={key: types.SimpleNamespace(resources_available=shown)},
     )  # fmt: skip
+    vars(pbs).update(get_local_nodename=lambda: key)
     vars(pbs).update(codes, event=lambda: found, logmsg=say, LOG_DEBUG=1, LOG_WARNING=2, LOG_ERROR=3)
     return pbs
 
@@ -85,16 +91,43 @@ def _due(world: World, event: str) -> list[str]:
     return [name for _, name in sorted(found)]
 
 
-def run(world: World, directory: Path, event: str, key: str, requestor: str) -> str:
-    """Run what is due at an event; the name of the hook that failed, empty where none did."""
+def run_on_moms(world: World, directory: Path, next_s: dict[str, float]) -> None:
+    """Run the periodic hooks that are due, on each vnode with a MoM; what they set shows at once.
+
+    Args:
+        world: the cluster.
+        directory: of the server's state.
+        next_s: by hook, when its next run is due; it is brought up to date.
+    """
+    for name in _due(world, PERIODIC):
+        if next_s.get(name, world.now_s) > world.now_s or not file_of(directory, name).exists():
+            continue
+        next_s[name] = world.now_s + float(world.objects[f"hook {name}"].attributes.get("freq", "120"))
+        world.due(next_s[name], "hook", name)
+        for node in world.nodes.values():
+            if node.mom != "up" or node.message == "Stale":
+                continue
+            shown: dict[str, str] = {}
+            run(world, directory, PERIODIC, node.name, "root", names=(name,), shown=shown)
+            for resource, text in shown.items():
+                if f"resource {resource}" in world.objects:
+                    node.attributes[f"resources_available.{resource}"] = str(text)
+                    world.touch_node(node.name)
+
+
+def run(
+    world: World, directory: Path, event: str, key: str, requestor: str, names: tuple[str, ...] = (),
+    shown: dict[str, str] | None = None,
+) -> str:  # fmt: skip
+    """Run what is due at an event, or these hooks; the name of the one that failed, empty where none did."""
     failed = ""
-    for name in _due(world, event):
+    for name in names or _due(world, event):
         path = file_of(directory, name)
         if not path.exists():
             continue
         attributes = world.objects[f"hook {name}"].attributes
         kept = sys.modules.get("pbs")
-        sys.modules["pbs"] = _module(event, key, requestor)
+        sys.modules["pbs"] = _module(event, key, requestor, shown)
         try:
             # Seen on 23.06.06 without its two later commits: with Python 3.10 and newer every hook fails.
             if "emulated hooks" in world.objects:

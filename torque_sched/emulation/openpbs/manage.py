@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
+import pwd
 import re
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,9 @@ _SCHED_ORDER = (
 _NOT_SET_BY_OPERATORS = ("managers", "operators", "acl_roots")
 _NO_PRINT = ("resources_assigned", "total_jobs", "state_count")
 _PAIR = re.compile(r"""\s*([\w.]+)\s*(\+=|-=|=)\s*("[^"]*"|'[^']*'|\[[^\]]*\]|[^,"']*)\s*(?:,|$)""")
+_HOOK_ERROR = 15163
+_NO_HOOKS = "{user}@{server} is unauthorized to access hooks data from server {server}"
+"""Seen in the source of 23.06.06: whoever is manager, hooks are for root on the server's host."""
 _READ_ONLY = "Cannot set attribute, read only or insufficient permission "
 
 
@@ -62,6 +67,8 @@ def _perform(world: World, call: Call, line: str) -> Answer:
     names, rest = _names(world, kind, rest)
     shown = names[0] if names and kind != "server" else ""
     try:
+        if kind in ("hook", "pbshook") and call.user not in ("root", _me()):
+            raise Refused(_HOOK_ERROR, _NO_HOOKS.format(user=call.user, server=world.settings.server))
         if verb in ("list", "l", "print", "p"):
             return Answer(out=_listed(world, kind, names, is_list=verb[0] == "l"))
         _check_right(world, call, verb, kind, rest)
@@ -71,6 +78,11 @@ def _perform(world: World, call: Call, line: str) -> Answer:
         why = f"qmgr obj={shown} svr=default: {error.text}\nqmgr: Error ({error.code}) returned from server\n"
         return Answer(err=why, code=error.exit_code)
     return Answer()
+
+
+def _me() -> str:
+    """Who runs the emulation stands for root."""
+    return pwd.getpwuid(os.geteuid()).pw_name
 
 
 def _names(world: World, kind: str, rest: str) -> tuple[list[str], str]:
@@ -155,6 +167,11 @@ def _delete(world: World, kind: str, name: str) -> None:
     if key not in table:
         raise Refused(15062 if kind == "node" else 15020, f"Unknown {kind}")
     del table[key]
+    if kind == "resource":
+        # Seen in the source of 23.06.06: it is unset wherever it was set, but for jobs.
+        for node in world.nodes.values():
+            if node.attributes.pop(f"resources_available.{name}", None) is not None:
+                world.touch_node(node.name)
     world.touch(kind if kind in tables else "object", key)
 
 

@@ -65,6 +65,7 @@ class OpenPbsServer(EmulatedServer):
     def __init__(self, directory: Path, listeners: tuple[str, ...] = ()) -> None:
         super().__init__(directory)
         del listeners
+        self._mom_hooks_s: dict[str, float] = {}
         for node in self.world.nodes.values():
             node.attributes.setdefault("last_state_change_time", str(int(self.world.now_s)))
         for job in self.world.jobs.values():
@@ -113,6 +114,7 @@ class OpenPbsServer(EmulatedServer):
     def advance(self, now_s: float) -> None:
         """Let the time run to ``now_s``."""
         self.world.advance(now_s, self._fire)
+        hooks.run_on_moms(self.world, self._directory, self._mom_hooks_s)
 
     def _fire(self, world: World, at_s: float, kind: str, key: str) -> None:
         if kind.startswith("reserve_"):

@@ -16,7 +16,7 @@ from torque_sched.emulation.openpbs.form import (
     ordered,
     text,
 )
-from torque_sched.emulation.openpbs.lifecycle import array_counts, refresh_used, state_of
+from torque_sched.emulation.openpbs.lifecycle import array_counts, host_of, refresh_used, state_of
 from torque_sched.emulation.openpbs.reservations import held_on, on_vnode
 from torque_sched.emulation.openpbs.values import add, ctime, size_bytes, taken
 from torque_sched.emulation.qsub_client import parse_pairs
@@ -193,26 +193,31 @@ def _out_of_use(world: World, node: EmulatedNode) -> str:
     return f"{node.name:<20} {state} {node.attributes.get('comment', '')}\n"
 
 
+def _mark(world: World, node: EmulatedNode, options: Options) -> None:
+    if options.has("o") or options.has("r"):
+        change = "0->1" if options.has("o") else "1->0"
+        world.happened.append(("modifyvnode", f"{node.name} {change}"))
+        node.offline = options.has("o")
+        node.attributes["last_state_change_time"] = str(int(world.now_s))
+    if options.has("C"):
+        node.attributes["comment"] = options.last("C")
+        if not options.last("C"):
+            del node.attributes["comment"]
+    world.touch_node(node.name)
+
+
 def _change(world: World, call: Call, options: Options) -> Answer:
-    """-o, -r and -C; the comment stays when a vnode comes back."""
+    """-o, -r and -C of hosts, for all their vnodes; the comment stays when they come back."""
     answer = Answer()
     for word in options.words:
-        node = world.nodes.get(word)
-        if node is None or not world.is_admin(call.user):
-            why = "Unknown node " if node is None else "Unauthorized Request "
+        nodes = [node for node in world.nodes.values() if host_of(node) == word]
+        if not nodes or not world.is_admin(call.user):
+            why = "Unauthorized Request " if nodes else "Unknown node "
             answer.err += f"Error marking node {word} - {why}\n"
             answer.code = 1
             continue
-        if options.has("o") or options.has("r"):
-            change = "0->1" if options.has("o") else "1->0"
-            world.happened.append(("modifyvnode", f"{word} {change}"))
-            node.offline = options.has("o")
-            node.attributes["last_state_change_time"] = str(int(world.now_s))
-        if options.has("C"):
-            node.attributes["comment"] = options.last("C")
-            if not options.last("C"):
-                del node.attributes["comment"]
-        world.touch_node(word)
+        for node in nodes:
+            _mark(world, node, options)
     return answer
 
 

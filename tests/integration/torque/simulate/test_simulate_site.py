@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from torque_sched.commands.simulate import simulate
+from torque_sched.emulation import EmulatedOpenPbs
 from torque_sched.simulate.site_files import read_limits, read_nodes
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -109,6 +110,59 @@ def test_last_month_of_an_openpbs(tmp_path: Path) -> None:
     for each in found["policies"].values():
         assert each["problems"] == []
         assert each["n_jobs"] + len(each["never_started"]) == jobs["simulated"]
+
+
+def test_endings_of_an_openpbs_are_its_own(tmp_path: Path) -> None:
+    """Ended well, failed, over its limit, deleted, never run, failed at the start, requeued; an array."""
+    pbs = EmulatedOpenPbs.create(tmp_path / "pbs", shape="2xnp=4,physmem=16gb+1xnp=8,gpus=2", clock="manual")
+
+    def submit(select: str, runtime_s: float, *words: str, exit_status: int = 0) -> str:
+        asked = ("-l", f"select={select}", "-l", "walltime=00:10:00", *words)
+        return pbs.submit(*asked, runtime_s=runtime_s, exit_status=exit_status)
+
+    def run(job: str, place: str) -> None:
+        assert pbs.run("qrun", "-H", place, job, user="root").returncode == 0
+
+    with pbs:
+        well = submit("2:ncpus=2:mem=1gb", 60, "-l", "place=scatter")
+        failed, over = submit("1:ncpus=1", 30, exit_status=3), submit("1:ncpus=1", 9999)
+        deleted, never = submit("1:ncpus=2:ngpus=1", 300), submit("1:ncpus=1", 300)
+        again, requeued = submit("3:ncpus=1", 40), submit("1:ncpus=1", 50)
+        array = submit("1:ncpus=1", 20, "-J", "0-1")
+        run(well, "(node1:ncpus=2:mem=1gb)+(node2:ncpus=2:mem=1gb)")
+        for job in (failed, over):
+            run(job, "(node1:ncpus=1)")
+        run(deleted, "(node3:ncpus=2:ngpus=1)")
+        run(again, "(node3:ncpus=3)")  # fewer elements than chunks: back in the queue after two seconds
+        run(requeued, "(node3:ncpus=1)")
+        pbs.run("qdel", never, user="root")
+        pbs.clock.advance(10)
+        pbs.run("qrerun", requeued, user="root")
+        run(again, "(node3:ncpus=1)+(node3:ncpus=1)+(node3:ncpus=1)")
+        run(requeued, "(node3:ncpus=1)")
+        for at in (0, 1):
+            run(array.replace("[]", f"[{at}]"), "(node2:ncpus=1)")
+        pbs.clock.advance(100)
+        pbs.run("qdel", deleted, user="root")
+        pbs.clock.advance(600)
+        assert not pbs.jobs()
+        for name, words in (("nodes", ("pbsnodes", "-av")), ("qmgr", ("qmgr", "-c", "print server"))):
+            (tmp_path / name).write_text(pbs.run(*words, user="root").stdout)
+    result = ask(
+        "--accounting", str(pbs.home / "server_priv" / "accounting"), "--nodes", str(tmp_path / "nodes"),
+        "--qmgr", str(tmp_path / "qmgr"), "--compare", "none,easy", "--check",
+        "--json", str(tmp_path / "a.json"),
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "a.json").read_text())
+    # The record of the whole array counts as none that ran; the job that was deleted in the queue has none.
+    assert found["jobs"]["rejected"] == {"never_ran": 1}
+    assert (found["jobs"]["in"], found["jobs"]["simulated"]) == (9, 8)
+    # On an idle cluster each response is the run time of its last start.
+    mean_s = (60 + 30 + 601 + 110 + 40 + 50 + 20 + 20) / 8
+    for each in found["policies"].values():
+        assert (each["n_jobs"], len(each["never_started"]), each["problems"]) == (8, 0, [])
+        assert each["mean_response_s"] == pytest.approx(mean_s, abs=1.0)
 
 
 def test_limits_and_hosts_of_an_openpbs_are_simulated(tmp_path: Path) -> None:

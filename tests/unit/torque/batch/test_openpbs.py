@@ -535,6 +535,18 @@ def test_vnodes_that_take_no_job(state: str) -> None:
     assert not isinstance(found, Start)
 
 
+@pytest.mark.parametrize("state", ["offline", "down", "Stale", "state-unknown,down"])
+def test_a_host_that_is_out_of_use_is_waited_for(state: str) -> None:
+    """As all are for seconds after the server's restart: a job that needs it is none that can never run."""
+    asked = [job(1, "2:ncpus=4", "scatter"), job(2, "1:ncpus=4:host=n2:mem=9gb:ngpus=1"), job(3, "1:ncpus=9")]
+    gpus = {"resources_available__ngpus": 1}
+    away = [vnode("n2[0]", 2, host="n2", state=state), vnode("n2[1]", 2, host="n2", state=state, **gpus)]
+    found = decisions(outputs_of(asked, [vnode("n1"), *away]))
+    assert {name: getattr(each, "reason", None) for name, each in found.items()} == {
+        "1.head": Reason.NODES_UNUSABLE, "2.head": Reason.NODES_UNUSABLE, "3.head": Reason.NEVER_FITS,
+    }  # fmt: skip
+
+
 def test_a_reservation_keeps_its_amounts_for_its_queue() -> None:
     """The captured one: four of the eight processors of node3 from 14:56 on; its queue is not started yet."""
     outputs = snapshot_outputs() | {
@@ -934,7 +946,7 @@ def test_other_orders() -> None:
     assert comment[2].startswith('comment="Not Running: needs mem=1gbx')
     assert (len(comment[2]), comment[3:]) == (len('comment=""') + 255, ("1.head", "2.head"))
     assert delete == ("qdel", "1.head")
-    assert offline == ("pbsnodes", "-o", "-C", "swallows jobs", "h[0]", "h[1]")
+    assert offline == ("pbsnodes", "-o", "-C", "swallows jobs", "h")
 
 
 # -- looks

@@ -17,7 +17,7 @@ from torque_sched.adapters.commands import Commands
 from torque_sched.batch.openpbs import loads
 from torque_sched.batch.openpbs.pbs import OpenPbs
 from torque_sched.commands.install import install
-from torque_sched.emulation import EmulatedOpenPbs
+from torque_sched.emulation import EmulatedOpenPbs, Fault
 from torque_sched.learn.samples import reading_of
 from torque_sched.model.cluster import NodeName
 from torque_sched.model.snapshot import Snapshot
@@ -122,3 +122,63 @@ def test_install_prints_the_hook_with_its_lines() -> None:
     assert "'/var/spool/sample'" in done.output
     for line in loads.qmgr_lines(f"{loads.HOOK_NAME}.py"):
         assert f"# qmgr -c '{line}'" in done.output
+
+
+def _printed(cluster: EmulatedOpenPbs) -> list[str]:
+    whats = ("server", "hook", "node @default", "resource")
+    return [cluster.run("qmgr", "-c", f"print {what}", user="root").stdout for what in whats]
+
+
+def _install(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(install, [*words])
+    return done.exit_code, done.output
+
+
+def test_a_manager_applies_the_mom_hook_and_undo_leaves_no_trace(
+    cluster: EmulatedOpenPbs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The MoMs run it at once and then every 30 s; with its resource the values on vnodes go."""
+    monkeypatch.setenv("PATH", f"{cluster.path}{os.pathsep}{os.environ['PATH']}")
+    sample = tmp_path / "node.sample"
+    sample.write_text(_text(1.5), encoding="ascii")
+    cluster.control("node", "node2", "mom=stopped")
+    before = _printed(cluster)
+    code, text = _install("--openpbs", "--loads", str(sample), "--apply")
+    assert code == 0, text
+    assert text.count("qmgr -c 'import hook") == 2
+    assert (_cores(_look(cluster), "node1"), _cores(_look(cluster), "node2")) == (1.5, None)
+    sample.write_text(_text(2.5), encoding="ascii")
+    cluster.clock.advance(31)
+    assert _cores(_look(cluster), "node1") == 2.5
+    # A second time renews it, and makes nothing twice.
+    code, text = _install("--loads", str(sample), "--apply")
+    assert (code, "create" in text) == (0, False)
+    assert _install("--openpbs", "--undo")[0] == 0
+    assert _printed(cluster) == before
+    assert "no hook torque_sched nor hook" in _install("--openpbs", "--undo")[1]
+    assert cluster.submit()
+
+
+def test_undo_of_the_mom_hook_alone_leaves_the_one_that_wakes(
+    cluster: EmulatedOpenPbs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{cluster.path}{os.pathsep}{os.environ['PATH']}")
+    assert _install("--openpbs", "--apply")[0] == 0
+    with_one = _printed(cluster)
+    assert _install("--loads", "/nowhere", "--apply")[0] == 0
+    assert _install("--loads", "/nowhere", "--undo")[0] == 0
+    assert _printed(cluster) == with_one
+
+
+def test_a_refused_line_of_qmgr_leaves_nothing_behind(
+    cluster: EmulatedOpenPbs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The resource and the hook were made already when the import fails."""
+    monkeypatch.setenv("PATH", f"{cluster.path}{os.pathsep}{os.environ['PATH']}")
+    before = _printed(cluster)
+    cluster.set_faults(Fault("qmgr", "exit", code=1, text="qmgr: disk full\n", match="import"))
+    code, text = _install("--loads", "/nowhere", "--apply")
+    cluster.set_faults()
+    assert code != 0
+    assert "disk full" in text
+    assert _printed(cluster) == before

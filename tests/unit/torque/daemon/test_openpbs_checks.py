@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from torque_sched.batch.openpbs import hook
 from torque_sched.batch.openpbs.loads import RESOURCE
-from torque_sched.daemon.checks import Level
+from torque_sched.batch.openpbs.parse.cluster import parse_server
+from torque_sched.commands.doctor import doctor
+from torque_sched.daemon.checks import Level, rights
 from torque_sched.daemon.openpbs_checks import native_schedulers, openpbs_checks
 from torque_sched.daemon.paths import Options
 from torque_sched.emulation import EmulatedOpenPbs, EmulatedTorque
@@ -62,6 +66,37 @@ def test_a_disabled_hook_and_no_history_are_said(cluster: EmulatedOpenPbs) -> No
     cluster.run("qmgr", "-c", "set server job_history_enable = False")
     lines = _lines(cluster)
     assert (lines["hook"][0], lines["history"][0]) == (Level.WARNING, Level.WARNING)
+
+
+def test_who_is_not_root_there_sees_no_hooks(
+    cluster: EmulatedOpenPbs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator may start every job, but not know whether there is a hook."""
+    hook.apply(hook.hook_text([("127.0.0.1", 9)]))
+    cluster.run("qmgr", "-c", "set server operators += sched@head")
+    monkeypatch.setenv("EMULATED_USER", "sched")
+    lines = _lines(cluster)
+    assert lines["hook"][0] == Level.WARNING
+    assert "root on the server's host" in lines["hook"][1]
+    assert lines["history"][0] == lines["native scheduler"][0] == Level.OK
+
+
+def test_an_operator_has_the_rights_and_another_user_has_not(cluster: EmulatedOpenPbs) -> None:
+    cluster.run("qmgr", "-c", "set server operators += sched@head")
+    server = parse_server(cluster.run("qstat", "-B", "-f", "-w").stdout)
+    assert rights(server, "sched@head", is_root_there=False).level == Level.OK
+    found = rights(server, "mallory@head", is_root_there=False)
+    assert (found.level, "operators += mallory@head" in found.line) == (Level.WARNING, True)
+
+
+def test_the_command_says_all_of_it_and_changes_nothing(cluster: EmulatedOpenPbs) -> None:
+    """As an administrator calls it; it is a dry run by itself."""
+    cluster.submit("-v", "A=nan")
+    before = (cluster.jobs(), cluster.nodes())
+    told = CliRunner().invoke(doctor, ["-d", str(cluster.home)])
+    for what in ("rights", "history", "native scheduler", "hook", "loads", "JSON", "Python of hooks"):
+        assert re.search(rf"^\s*\S+\s+{what}", told.output, re.MULTILINE), f"{what}: {told.output}"
+    assert (cluster.jobs(), cluster.nodes()) == before
 
 
 def test_a_users_variable_that_breaks_json_is_said(cluster: EmulatedOpenPbs) -> None:

@@ -233,8 +233,9 @@ def by_host(vnodes: Iterable[Vnode]) -> dict[str, list[Vnode]]:
 
 
 def node_of(name: str, vnodes: Sequence[Vnode]) -> Node:
-    """A host by its vnodes."""
-    usable = [vnode for vnode in vnodes if vnode.is_open]
+    """A host by its vnodes. One that is down as a whole is as large as ever: its jobs wait for it."""
+    usable = [each for each in vnodes if each.is_open] or [each for each in vnodes if not each.queue]
+    counted = {vnode.name for vnode in usable}
     slots, jobs = 0, dict[str, int]()
     for vnode in vnodes:
         has, used = vnode.available.get("ncpus", 0), vnode.assigned.get("ncpus", 0)
@@ -246,7 +247,7 @@ def node_of(name: str, vnodes: Sequence[Vnode]) -> Node:
             # Nobody knows whose it is, or the job has the vnode alone.
             owner = next(reversed(here), _NOBODY)
             here[owner] = here.get(owner, 0) + rest
-        slots += has if vnode.is_open else sum(here.values())
+        slots += has if vnode.name in counted else sum(here.values())
         for job, n in here.items():
             jobs[job] = jobs.get(job, 0) + n
     has_memory = [vnode for vnode in usable if "mem" in vnode.available]
@@ -259,7 +260,7 @@ def node_of(name: str, vnodes: Sequence[Vnode]) -> Node:
         name=NodeName(name), slots=slots,
         states=states | {NodeState.JOB_EXCLUSIVE} if usable and alone else states,
         properties=tuple(dict.fromkeys(word for vnode in (usable or vnodes) for word in vnode.properties)),
-        gpus=sum(v.available.get("ngpus", 0) if v.is_open else v.assigned.get("ngpus", 0) for v in vnodes),
+        gpus=sum((v.available if v.name in counted else v.assigned).get("ngpus", 0) for v in vnodes),
         jobs=tuple(JobSlots(JobId(job), 0, n - 1) for job, n in jobs.items()),
         sharing=_sharing_of(usable),
         only_for=vnodes[0].only_for,
