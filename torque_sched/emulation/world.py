@@ -149,6 +149,8 @@ class World:
     versions: dict[str, int] = field(default_factory=dict)
     """Node name -> how often what stands on it changed (for the formatters' cache)."""
     reported: dict[str, tuple[float, object]] = field(default_factory=dict)
+    restarted_s: float = 0.0
+    """When the server came back to jobs of an earlier life; 0: it did not."""
     connections: NetCounter = field(default_factory=NetCounter)
 
     def touch(self, kind: str, key: str) -> None:

@@ -155,7 +155,7 @@ def _tell(qmgr: str, line: str) -> None:
     if done.returncode:
         raise StartupError(
             f"qmgr -c '{line}': {' '.join(done.stderr.split())[:300]}",
-            cure="hooks are for a manager who is root on the server's host: run it there, or give it the printed lines",
+            cure="hooks are for root on the server's host, as a manager: run it there, or the printed lines",
         )
 
 

@@ -55,7 +55,7 @@ from torque_sched.extras import install_command
 from torque_sched.model.cluster import Job, JobId, Node, NodeName, Queue, Server
 from torque_sched.model.decisions import NodeShare
 from torque_sched.model.snapshot import Snapshot
-from torque_sched.model.states import JobState
+from torque_sched.model.states import JobState, NodeState
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +77,8 @@ _MOST_JOINED = 100
 _AT_ONCE = 4
 _SEEN_WITHIN_S = 30.0
 """An order that the server took shows within this time."""
+_SETTLES_WITHIN_S = 30.0
+"""After a restart of the server the MoMs have called again within this time: 5 s were seen."""
 _LONGEST_COMMENT = 255
 _PAUSES = "heed_scheduling"
 _KINDS: tuple[tuple[str, OrderKind], ...] = (
@@ -295,6 +297,7 @@ class OpenPbs(QueriedServer):
         self._memory = ReadBefore()
         self._resources = b""
         self._resources_at_s = -_RESOURCES_EVERY_S
+        self._unknown_since_s: float | None = None
         self._shown: frozenset[JobId] = frozenset()
         self._to_ask: dict[JobId, None] = {}
         self._found: OpenPbsParts | None = None
@@ -332,9 +335,30 @@ class OpenPbs(QueriedServer):
         return Asked(parts, outputs, took_s, time.monotonic() - answered_s)
 
     def _read(self, outputs: Mapping[str, bytes]) -> Parts:
-        found = self._found = read_parts(outputs, self._memory)
+        found = read_parts(outputs, self._memory)
+        self._check_settled(found)
+        self._found = found
         self._see(found)
         return found.parts
+
+    def _check_settled(self, found: OpenPbsParts) -> None:
+        """After a restart of the server no vnode is known for seconds: that is no failure of nodes.
+
+        Raises:
+            SnapshotError: vnodes that run jobs are not known yet, and have not been for long.
+        """
+        unknown = [each.name for each in found.vnodes if NodeState.UNKNOWN in each.states and each.jobs]
+        now_s = time.monotonic()
+        if not unknown:
+            self._unknown_since_s = None
+            return
+        if self._unknown_since_s is None:
+            self._unknown_since_s = now_s
+        if now_s - self._unknown_since_s < _SETTLES_WITHIN_S:
+            raise SnapshotError(
+                f"the server does not know yet of {len(unknown)} vnodes that run jobs, {unknown[0]} first",
+                cure=f"it has just restarted: wait; after {_SETTLES_WITHIN_S:.0f} s they count as down",
+            )
 
     def _see(self, found: OpenPbsParts) -> None:
         """Open the accounts of vnodes and site, and see which jobs are gone."""
@@ -501,7 +525,9 @@ class OpenPbs(QueriedServer):
 
     async def set_offline(self, node: NodeName, note: str) -> OrderResult:
         """``pbsnodes -o -C NOTE HOST``: it takes the name of a host, whose vnodes all go, and no vnode's."""
-        hosts = dict.fromkeys(ordered_name(vnode.host) for vnode in self._accounts.hosts.get(node, ())) or [str(node)]
+        hosts = dict.fromkeys(ordered_name(vnode.host) for vnode in self._accounts.hosts.get(node, ())) or [
+            str(node)
+        ]
         return await self._order("pbsnodes", "-o", "-C", note, *hosts)
 
     async def _order(self, *argv: str) -> OrderResult:

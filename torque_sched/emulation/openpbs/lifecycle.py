@@ -16,6 +16,8 @@ STARTING, RUNNING = 41, 42
 """Substates: sent to its MoM, and taken by it."""
 _FALL_BACK_S = 2.0
 _GRACE_S = 1.0
+_UNKNOWN_S = 5.0
+"""After a restart of the server it takes so long until the MoMs have called."""
 _EXCLUSIVE = ("excl", "exclhost")
 
 
@@ -421,7 +423,8 @@ def is_exclusive(job: EmulatedJob, node: EmulatedNode) -> bool:
 def state_of(world: World, node: EmulatedNode) -> str:
     """The comma list that pbsnodes shows."""
     words = []
-    if node.listed_s and world.now_s - node.listed_s < world.settings.report_s:
+    is_new = node.listed_s and world.now_s - node.listed_s < world.settings.report_s
+    if is_new or (world.restarted_s and world.now_s - world.restarted_s < _UNKNOWN_S):
         return "state-unknown,down"
     if node.message == "Stale":
         return "Stale"

@@ -66,6 +66,8 @@ class OpenPbsServer(EmulatedServer):
         super().__init__(directory)
         del listeners
         self._mom_hooks_s: dict[str, float] = {}
+        if self.world.jobs:
+            self.world.restarted_s = self.world.now_s
         for node in self.world.nodes.values():
             node.attributes.setdefault("last_state_change_time", str(int(self.world.now_s)))
         for job in self.world.jobs.values():

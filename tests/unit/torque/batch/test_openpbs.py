@@ -952,6 +952,33 @@ def test_other_orders() -> None:
 # -- looks
 
 
+def test_a_restart_of_the_server_is_no_failure_of_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guaranteed starts would break: there is no look until MoMs have called, or for 30 s."""
+    at_s = [1000.0]
+    monkeypatch.setattr("torque_sched.batch.openpbs.pbs.time.monotonic", lambda: at_s[0])
+    runs = job(7, job_state="R", substate=42, exec_vnode="(n1:ncpus=1)", stime="Sun Nov 22 14:12:28 2026")
+    known = vnode("n1", used=1, jobs="7.head/0")
+    unknown = vnode("n1", used=1, jobs="7.head/0", state="state-unknown,down")
+    idle = vnode("n2", state="state-unknown,down")
+
+    async def play() -> list[frozenset[NodeState]]:
+        commands = Server(outputs_of([runs], [known, idle]))
+        server = OpenPbs(commands, lambda: NOW_S)
+        states = [(await server.look()).snapshot.node_by_name[NodeName("n1")].states]
+        for after_s in (0.0, 29.0):
+            at_s[0] = 1000.0 + after_s
+            commands.outputs |= outputs_of([runs], [unknown, idle])
+            with pytest.raises(SnapshotError, match="restarted"):
+                await server.look()
+        at_s[0] = 1031.0
+        states.append((await server.look()).snapshot.node_by_name[NodeName("n1")].states)
+        return states
+
+    before, after = asyncio.run(play())
+    assert before == frozenset()
+    assert NodeState.UNKNOWN in after
+
+
 def test_how_a_job_ended_is_asked_once_it_is_shown_no_more() -> None:
     async def play() -> tuple[Look, Look, list[tuple[str, ...]]]:
         kept = {"job_history_enable": "True"}
