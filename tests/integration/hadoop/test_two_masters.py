@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import posixpath
 import re
 import shutil
 import signal
@@ -27,8 +28,10 @@ from tests.fixtures.yarn_site import DEADLINE_S, Site, SiteOptions, site_up
 from tests.fixtures.yarn_site.job import Batch, Result, compare
 from tests.fixtures.yarn_site.small_dag import SmallDag
 from yarn_accel.errors import AccelError, UnavailableError
+from yarn_accel.local_filesystem import unfinished_name
 from yarn_accel.storage import Store
 from yarn_accel.testbed.plan import NAME_SERVICE
+from yarn_accel.users import user_name
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.root]
 NAME = "two-masters"
@@ -167,26 +170,41 @@ def test_doctor_finds_the_troubles_of_two_masters(site: Site, tmp_path: Path) ->
     assert str(plan.node(standby).address) in away[0]["place"] or standby in away[0]["place"]
 
 
+def unfinished_in(store: Store, folder: str) -> list[str]:
+    """The files of a folder that are being written."""
+    names = [posixpath.basename(uri) for uri in store.list(folder)] if store.exists(folder) else []
+    return [name for name in names if unfinished_name(name)]
+
+
 @pytest.mark.slow
-def test_a_start_goes_on_with_the_other_namenode(site: Site) -> None:
-    """The active one dies as the start begins to pack."""
+@pytest.mark.parametrize("act", ["packing the environment", "uploading what the containers need"])
+def test_a_start_goes_on_with_the_other_namenode(site: Site, act: str) -> None:
+    """The active one dies as the start begins to pack, or in the middle of the upload."""
+    store = Store(site.cluster.conf_dir)
+    environments = f"hdfs://{NAME_SERVICE}/user/{user_name()}/.yarn-accel/environments"
+    is_upload = act.startswith("uploading")
+    store.delete(environments)
     began_s = time.monotonic()
     starting = site.begin("start", "--config", str(site.settings))
     assert starting.stderr is not None
     try:
         said = ""
-        while "packing the environment" not in said:
+        while act not in said:
             line = starting.stderr.readline()
             said += line
             assert line, said
+        if is_upload:
+            # Bytes of the archive are on their way: its temporary name is there.
+            site.until("the upload has begun", lambda: unfinished_in(store, environments))
         with Masters(site.cluster, "namenode").without(signal.SIGKILL):
+            assert not is_upload or starting.poll() is None, "the start was over before its NameNode died"
             _, err = starting.communicate(timeout=DEADLINE_S)
     finally:
         starting.kill()
     assert starting.returncode == 0, said + err
     site.until("every accelerator node serves and every other is bound", site.is_whole)
     n_tries = err.count("trying again")
-    print(f"start without the NameNode: {time.monotonic() - began_s:.1f} s, {n_tries} tries again")
+    print(f"{act}, without the NameNode: {time.monotonic() - began_s:.1f} s, {n_tries} tries again")
     assert len(site.applications()) == 1
     site.stop()
 
