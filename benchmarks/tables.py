@@ -447,6 +447,38 @@ def _fair_mps(documents: Documents) -> list[str]:
     return lines
 
 
+def gpu_goals_page() -> str:
+    """The page of the goals on a GPU: hits and misses side by side, with the device, from the record."""
+    document = _recorded().get("gpu")
+    return "\n".join([*_gpu_goals(document), ""])
+
+
+def _gpu_goals(document: Mapping[str, Any] | None) -> Iterator[str]:
+    yield from ("# A GPU: goals met and missed", "")
+    if document is None:
+        yield "No GPU has been measured yet: `python -m benchmarks gpu --json out/gpu.json` does it."
+        return
+    machine, rows = document["machine"], document["rows"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    judged = [row for row in rows if row["goal"] and row["n"]]
+    n_met = sum(bool(row["ok"]) for row in judged)
+    device = "EMULATED, no GPU" if machine["emulated"] else machine["gpu"]
+    yield f"**{device}**, {versions}; {machine['cores']} cores."
+    yield f"Recorded {document['started_at'][:10]} at commit `{document['commit']}`, {document['state']}."
+    yield f"Made from `benchmarks/results/gpu.json`: {n_met} of {len(judged)} goals are met."
+    yield from ("", "| figure | measured | goal | met | missed |", "|---|---|---|---|---|")
+    for row in judged:
+        marks = ("yes", "") if row["ok"] else ("", "**no**")
+        cells = (row["what"], f"{_number(row['value'])} {row['unit']}", row["goal"], *marks)
+        yield "| {} |".format(" | ".join(cells))
+    left = [row for row in rows if not row["n"]]
+    cut = [what for whats in document.get("series", {}).get("cut", {}).values() for what in whats]
+    if left or cut:
+        yield from ("", "## Not measured, or less often than meant", "")
+        yield from (f"- {row['what']}: {row['note']}" for row in left)
+        yield from (f"- {what}" for what in cut if what not in {row["what"] for row in left})
+
+
 TABLES: Mapping[str, Callable[[Documents], list[str]]] = {
     "tcp": lambda documents: _echo(documents, "tcp", _TCP),
     "reference": _hdfs,

@@ -5,7 +5,8 @@ site, so none is committed and none can be older than the code:
 
 - the commands with their options, from click;
 - the settings with default and meaning, from pydantic;
-- the metrics, from what the daemons answer at ``/metrics``.
+- the metrics, from what the daemons answer at ``/metrics``;
+- the goals of the benchmark `gpu` that were met and missed, from its recorded figures.
 
 The pages of the site are ``docs/*.md``. A file of the repository that one of them links, such as README.md,
 is a page of the site, too, below ``repository/``.
@@ -152,6 +153,7 @@ def _metrics() -> dict[str, Iterable[Any]]:
 
 def pages() -> dict[str, Callable[[], str]]:
     """The pages that are made from the code: name -> what makes it."""
+    from benchmarks.tables import gpu_goals_page
     from torque_sched import cli as torque_cli
     from torque_sched.daemon.config import Config
     from torque_sched.daemon.startup import AT_ONCE
@@ -188,6 +190,7 @@ def pages() -> dict[str, Callable[[], str]]:
             settings_page("Settings of torque-sched", intro, torque) + _reload_section(AT_ONCE, Config)
         ),
         "reference-metrics.md": metrics_page,
+        "benchmarks-gpu-goals.md": gpu_goals_page,
     }
 
 

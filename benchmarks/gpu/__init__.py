@@ -27,6 +27,8 @@ SECTIONS = (
     "killed",
 )
 MINUTES = 4.5
+_MOST_S = 525.0
+"""No section goes on after that, whatever `minutes` says: a loan of a GPU is short."""
 _GRACE_S = 15.0
 """After its time a section may finish what it is at."""
 _START_LIMIT_S, _START_SHARE = 100.0, 0.3
@@ -103,6 +105,7 @@ def measure(
     from benchmarks.gpu.setting import SHARES, Budget, GpuSetting, SectionOverError, Servers, ended_after
 
     failed: list[str] = []
+    began_s = time.monotonic()
     start_limit_s = max(_START_LIMIT_S, _START_SHARE * 60.0 * minutes)
     with (
         tempfile.TemporaryDirectory(prefix="bench-gpu-") as folder,
@@ -112,7 +115,10 @@ def measure(
             if name != "start" and name not in only:
                 continue
             say(f"section {name}")
-            budget = Budget(60.0 * minutes * SHARES[name] if name in SHARES else start_limit_s)
+            limit_s = 60.0 * minutes * SHARES[name] if name in SHARES else start_limit_s
+            if not machine.is_emulated:
+                limit_s = max(0.0, min(limit_s, began_s + _MOST_S - _GRACE_S - time.monotonic()))
+            budget = Budget(limit_s)
             setting = GpuSetting(quick, say, machine, servers, budget, report.series)
             rest = f"{name}: the rest"
             try:

@@ -10,7 +10,6 @@ TCP. Echo says how many there would be if they only travelled, beside bare copie
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +30,7 @@ from benchmarks.result import Row, measured, not_measured, ratio
 from yarn_accel.client.calls import Tensor
 from yarn_accel.client.client import Client
 from yarn_accel.operations import get
+from yarn_accel.operations.cuda_qr import geqrf_batched
 from yarn_accel.operations.cuda_streams import addresses, cupy_module, library
 from yarn_accel.pipeline.workers.launching import N_LANES
 from yarn_accel.wire import LARGE_PACK_BYTES
@@ -388,33 +388,19 @@ def _geqrf_batched(n: int) -> Callable[[], float] | str:
     cupy = cupy_module()
     stack = cupy.asarray(np.broadcast_to(matrix("qr", n).T, (_PACK, n, n)).copy())
     work, scalars = cupy.empty_like(stack), cupy.empty((_PACK, n), dtype="f8")
-    places, tau = addresses(work), addresses(scalars)
-    status = ctypes.c_int()
-    try:
-        function = ctypes.CDLL("libcublas.so.12").cublasDgeqrfBatched
-    except (OSError, AttributeError) as error:
-        return f"cuBLAS has no geqrfBatched here: {error}"
-
-    def run() -> int:
-        _, handle, _ = library("cublas", work)
-        pointers = [ctypes.c_void_p(each) for each in (handle, places.data.ptr, tau.data.ptr)]
-        done: int = function(
-            pointers[0], n, n, pointers[1], n, pointers[2], ctypes.byref(status), ctypes.c_int(_PACK)
-        )
-        return done
 
     def once() -> float:
         with cupy.cuda.Stream(non_blocking=True) as stream:
             work[...] = stack
             stream.synchronize()
             start_s = time.perf_counter()
-            run()
+            geqrf_batched(work, scalars)
             stream.synchronize()
             return time.perf_counter() - start_s
 
     with cupy.cuda.Stream(non_blocking=True):
-        found = run()
-    return once if found == 0 else f"cuBLAS's geqrfBatched returned {found} (15: not supported)"
+        works = geqrf_batched(work, scalars)
+    return once if works else "cuBLAS here has no geqrfBatched, or refuses it"
 
 
 # ---- `workers`: one, two and four worker processes on the GPU, where one is too slow to feed it

@@ -43,17 +43,17 @@ def test_the_fastest_is_taken_and_measured_once(cupy, monkeypatch, seconds, way)
 
     def took_s(compute, columns):
         asked.append(compute.__name__)
-        return seconds if compute is cuda_qr._geqrf_batched else 2.0
+        return seconds if compute is cuda_qr.geqrf_batched else 2.0
 
     monkeypatch.setattr(cuda_qr, "_took_s", took_s)
     with cupy.cuda.Stream(non_blocking=True):
         for n in (9, 16, 12):
             assert cuda_qr.fastest_way(on_device(cupy, general((5, n, n)))) == way
-    assert asked == ["_kernel", "_geqrf_batched"]
+    assert asked == ["_kernel", "geqrf_batched"]
 
 
 def test_complex_ones_are_measured_beside_cusolver(cupy, monkeypatch):
-    monkeypatch.setattr(cuda_qr, "_took_s", lambda compute, _: float(compute is cuda_qr._geqrf_batched))
+    monkeypatch.setattr(cuda_qr, "_took_s", lambda compute, _: float(compute is cuda_qr.geqrf_batched))
     with cupy.cuda.Stream(non_blocking=True):
         assert cuda_qr.fastest_way(on_device(cupy, general((4, 9, 9), "c16"))) == "cusolver"
         monkeypatch.setattr(cuda_qr, "_chosen", {})
@@ -82,7 +82,7 @@ def wrong(routine):
 @pytest.mark.parametrize("refusal", [wrong, lambda _: lambda *_: 15])
 def test_a_geqrf_batched_that_gives_no_qr_or_refuses_is_never_taken(cupy, monkeypatch, refusal):
     monkeypatch.setattr(cuda_qr, "_routine", refusal)
-    monkeypatch.setattr(cuda_qr, "_took_s", lambda compute, _: float(compute is not cuda_qr._geqrf_batched))
+    monkeypatch.setattr(cuda_qr, "_took_s", lambda compute, _: float(compute is not cuda_qr.geqrf_batched))
     with cupy.cuda.Stream(non_blocking=True):
         assert cuda_qr.fastest_way(on_device(cupy, general((5, 9, 9)))) == "kernel"
 

@@ -15,12 +15,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def benchmark(*words):
-    return ran([sys.executable, "-m", "benchmarks", "gpu", *words], cwd=ROOT, env=environment(), timeout=1700)
+    return ran([sys.executable, "-m", "benchmarks", "gpu", *words], cwd=ROOT, env=environment(), timeout=7000)
 
 
-@pytest.mark.timeout(1800)  # where every kernel has to be compiled on a busy machine
+@pytest.mark.timeout(7200)  # where every kernel has to be compiled on a busy machine
 def test_the_whole_benchmark_runs_and_says_that_it_is_emulated(cupy, tmp_path):
-    ran = benchmark("--quick", "--minutes", "60", "--json", str(tmp_path / "gpu.json"))
+    ran = benchmark("--quick", "--minutes", "600", "--json", str(tmp_path / "gpu.json"))
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert found["state"] == "complete"

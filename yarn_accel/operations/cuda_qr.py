@@ -46,7 +46,7 @@ def qr_columns(columns: Array, params: Params, status: Array) -> Dict[str, Array
     least = min(m, n)
     scalars = cupy.empty((n_items, least), dtype=columns.dtype)
     way = fastest_way(columns)
-    if way == "cublas" and not _geqrf_batched(columns, scalars):
+    if way == "cublas" and not geqrf_batched(columns, scalars):
         way = _own_way(columns)
     if way != "cublas":
         _WAYS[way](columns, scalars)
@@ -98,7 +98,7 @@ def _measured(own: str, shape: Tuple[int, int, int], dtype: Any) -> str:
     took_s = {own: _took_s(_WAYS[own], columns)}
     works, packed, scalars = _tried(columns)
     if works and _is_qr(given[0].T, packed, scalars):
-        took_s["cublas"] = _took_s(_geqrf_batched, columns)
+        took_s["cublas"] = _took_s(geqrf_batched, columns)
     return min(took_s, key=lambda way: took_s[way])
 
 
@@ -125,7 +125,7 @@ def _tried(columns: Array) -> Tuple[bool, Array, Array]:
     n_items, n, m = columns.shape
     work = columns.copy()
     scalars = cupy.zeros((n_items, min(m, n)), dtype=columns.dtype)
-    works = _geqrf_batched(work, scalars)
+    works = geqrf_batched(work, scalars)
     return works, work[:1], scalars[:1]
 
 
@@ -156,10 +156,11 @@ def _one_by_one(columns: Array, scalars: Array) -> None:
 _WAYS: Dict[str, Callable[[Array, Array], None]] = {"kernel": _kernel, "cusolver": _one_by_one}
 
 
-def _geqrf_batched(columns: Array, scalars: Array) -> bool:
-    """cuBLAS's geqrfBatched; False: it refused, and nothing has changed."""
+def geqrf_batched(columns: Array, scalars: Array) -> bool:
+    """cuBLAS's geqrfBatched; False: it is not there or refused, and nothing has changed."""
     routine = _routine(columns.dtype.str)
-    assert routine is not None
+    if routine is None:
+        return False
     n_items, n, m = columns.shape
     blas, handle, _ = library("cublas", columns)
     # CuPy's own bindings do it at each call.

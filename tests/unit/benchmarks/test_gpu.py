@@ -181,6 +181,23 @@ def test_a_section_that_hangs_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report.series["cut"] == {"start": [], "paper": ["paper: the rest"]}
 
 
+def test_no_section_begins_after_the_most_time_of_a_loan(monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets = []
+
+    def section(setting: GpuSetting) -> list[list[Row]]:
+        budgets.append(setting.budget.left_s)
+        return [[observed("rate", 1.0, "x")]]
+
+    monkeypatch.setattr(gpu, "table", lambda: dict.fromkeys(SECTIONS, section))
+    monkeypatch.setattr(gpu, "start_rows", section)
+    monkeypatch.setattr(gpu, "_MOST_S", gpu._GRACE_S)
+    for is_emulated in (False, True):
+        deque(gpu.measure(True, lambda line: None, Report("gpu"), emulated(is_emulated), SECTIONS, 60.0))
+    n_sections = len(SECTIONS) + 1
+    assert budgets[:n_sections] == [0.0] * n_sections
+    assert min(budgets[n_sections:]) > 60.0, "the emulated CUDA takes the time that it needs"
+
+
 class NoTime:
     """A server that is asked for nothing."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.tables import _gpu_goals
 from docs.reference import github_anchor, pages
 from torque_sched.cli import COMMANDS as TORQUE_COMMANDS
 from torque_sched.daemon.config import Config
@@ -66,6 +68,20 @@ def test_every_program_has_its_metrics(made: dict[str, str]) -> None:
     assert wanted <= prefixes
     assert "yarn_accel_master_task_core_seconds_total" in names
     assert len(names) == len(set(names))
+
+
+def test_hits_and_misses_of_a_gpu_stand_beside_each_other(made: dict[str, str]) -> None:
+    """Each goal of the record, with the device that was measured."""
+    document = json.loads((ROOT / "benchmarks/results/gpu.json").read_text(encoding="utf-8"))
+    page, judged = made["benchmarks-gpu-goals.md"], [row for row in document["rows"] if row["goal"]]
+    assert f"**{document['machine']['gpu']}**" in page
+    assert page.count(" | yes |  |") == sum(bool(row["ok"]) for row in judged)
+    assert page.count(" |  | **no** |") == sum(not row["ok"] for row in judged)
+    assert [row["what"] for row in judged if f"| {row['what']} |" not in page] == []
+
+
+def test_without_a_record_the_page_of_a_gpu_says_so() -> None:
+    assert "No GPU has been measured yet" in "\n".join(_gpu_goals(None))
 
 
 def test_anchors_are_those_of_github() -> None:
