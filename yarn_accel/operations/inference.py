@@ -30,7 +30,7 @@ from yarn_accel.errors import AccelError, RejectedError, UnavailableError
 from yarn_accel.operations import pixels
 from yarn_accel.operations.models import LAYOUTS, ModelSource, output_bytes
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
-from yarn_accel.wire import ITEM_BYTES, MAX_DIMENSIONS, TensorSpec
+from yarn_accel.wire import ITEM_BYTES, MAX_DIMENSIONS
 
 Array = Any
 Found = TypeVar("Found")
@@ -229,7 +229,7 @@ def _caught(
 def source_of(params: Params) -> ModelSource:
     """The parameter ``model`` as a server, or a client's own computation, has completed it."""
     model = params["model"]
-    if not isinstance(model, Mapping):
+    if not isinstance(model, dict):
         raise RejectedError("bad-parameter", "model: its file was not read")
     return ModelSource(**model)
 
@@ -537,13 +537,11 @@ def _outcome(model: LoadedModel, item: Item, rows: _Rows, names: List[str], resu
             kind = result.dtype if isinstance(result, np.ndarray) else type(result).__name__
             raise _bad(model.source, "output {!r} is {}, which does not travel".format(name, kind))
     n_bytes = sum([result.nbytes for result in results])
-    specs = [TensorSpec(array.dtype.str, array.shape) for array in arrays]
-    if n_bytes > output_bytes(specs, params):
+    most_bytes = output_bytes(arrays, params)
+    if n_bytes > most_bytes:
         raise RejectedError(
             "output-too-large",
-            "model {}: {} bytes of results, {} are reserved".format(
-                model.source.uri, n_bytes, output_bytes(specs, params)
-            ),
+            "model {}: {} bytes of results, {} are reserved".format(model.source.uri, n_bytes, most_bytes),
             cure="pass output_bytes={}".format(n_bytes),
         )
     found = {}
