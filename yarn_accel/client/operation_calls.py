@@ -38,11 +38,6 @@ class LU(NamedTuple):
     output: str
     reply: Reply
 
-    @classmethod
-    def of(cls, reply: Reply, output: str = "") -> LU:
-        """The result that a reply to ``lu`` holds."""
-        return cls(_array(reply, "lu"), _array(reply, "piv"), reply.info["singular_at"], output, reply)
-
 
 class SeparateLU(NamedTuple):
     """PA = LU with ``form="separate"``: ``l`` (m, k), ``u`` (k, n), the rest as in `LU`."""
@@ -54,18 +49,6 @@ class SeparateLU(NamedTuple):
     output: str
     reply: Reply
 
-    @classmethod
-    def of(cls, reply: Reply, output: str = "") -> SeparateLU:
-        """The result that a reply to ``lu`` holds."""
-        return cls(
-            _array(reply, "l"),
-            _array(reply, "u"),
-            _array(reply, "piv"),
-            reply.info["singular_at"],
-            output,
-            reply,
-        )
-
 
 class QR(NamedTuple):
     """A = QR of ``(m, n)``: ``q`` (m, k) with orthonormal columns, ``r`` (k, n) upper triangular."""
@@ -74,11 +57,6 @@ class QR(NamedTuple):
     r: Any
     output: str
     reply: Reply
-
-    @classmethod
-    def of(cls, reply: Reply, output: str = "") -> QR:
-        """The result that a reply to ``qr`` holds."""
-        return cls(_array(reply, "q"), _array(reply, "r"), output, reply)
 
 
 class PackedQR(NamedTuple):
@@ -89,11 +67,6 @@ class PackedQR(NamedTuple):
     output: str
     reply: Reply
 
-    @classmethod
-    def of(cls, reply: Reply, output: str = "") -> PackedQR:
-        """The result that a reply to ``qr`` holds."""
-        return cls(_array(reply, "qr"), _array(reply, "tau"), output, reply)
-
 
 class CholeskyFactor(NamedTuple):
     """A = LL': ``l`` (n, n) lower triangular, or one triangle ``n (n + 1) / 2`` in packed storage."""
@@ -101,11 +74,6 @@ class CholeskyFactor(NamedTuple):
     l: Any  # noqa: E741 -- the name of the factor
     output: str
     reply: Reply
-
-    @classmethod
-    def of(cls, reply: Reply, output: str = "") -> CholeskyFactor:
-        """The result that a reply to ``cholesky`` holds."""
-        return cls(_array(reply, "l"), output, reply)
 
 
 class SVD(NamedTuple):
@@ -123,11 +91,6 @@ class SVD(NamedTuple):
     output: str
     reply: Reply
 
-    @classmethod
-    def of(cls, reply: Reply, output: str = "") -> SVD:
-        """The result that a reply to ``svd`` holds."""
-        return cls(_array(reply, "u"), _array(reply, "s"), _array(reply, "vh"), output, reply)
-
 
 class EigenDecomposition(NamedTuple):
     """A = VWV' of a symmetric or Hermitian ``(n, n)``.
@@ -142,11 +105,6 @@ class EigenDecomposition(NamedTuple):
     output: str
     reply: Reply
 
-    @classmethod
-    def of(cls, reply: Reply, output: str = "") -> EigenDecomposition:
-        """The result that a reply to ``eigh`` holds."""
-        return cls(_array(reply, "w"), _array(reply, "v"), output, reply)
-
 
 class MatrixProduct(NamedTuple):
     """C = AB: ``c`` (m, n)."""
@@ -154,11 +112,6 @@ class MatrixProduct(NamedTuple):
     c: Any
     output: str
     reply: Reply
-
-    @classmethod
-    def of(cls, reply: Reply, output: str = "") -> MatrixProduct:
-        """The result that a reply to ``gemm`` holds."""
-        return cls(_array(reply, "c"), output, reply)
 
 
 class Solution(NamedTuple):
@@ -168,11 +121,6 @@ class Solution(NamedTuple):
     output: str
     reply: Reply
 
-    @classmethod
-    def of(cls, reply: Reply, output: str = "") -> Solution:
-        """The result that a reply to ``solve`` holds."""
-        return cls(_array(reply, "x"), output, reply)
-
 
 class Inverse(NamedTuple):
     """The inverse of a square matrix: ``inv`` (n, n)."""
@@ -180,11 +128,6 @@ class Inverse(NamedTuple):
     inv: Any
     output: str
     reply: Reply
-
-    @classmethod
-    def of(cls, reply: Reply, output: str = "") -> Inverse:
-        """The result that a reply to ``inv`` holds."""
-        return cls(_array(reply, "inv"), output, reply)
 
 
 class Determinant(NamedTuple):
@@ -194,11 +137,6 @@ class Determinant(NamedTuple):
     logdet: Any
     output: str
     reply: Reply
-
-    @classmethod
-    def of(cls, reply: Reply, output: str = "") -> Determinant:
-        """The result that a reply to ``slogdet`` holds."""
-        return cls(_array(reply, "sign"), _array(reply, "logdet"), output, reply)
 
 
 class ResidualCheck(NamedTuple):
@@ -216,12 +154,6 @@ class ResidualCheck(NamedTuple):
     limit: float
     passed: bool
     reply: Reply
-
-    @classmethod
-    def of(cls, reply: Reply) -> ResidualCheck:
-        """The result that a reply to ``residual`` holds."""
-        info = reply.info
-        return cls(info["residual"], info["residuals"], info["limit"], info["passed"], reply)
 
 
 class ImageFeatures(NamedTuple):
@@ -260,19 +192,6 @@ class Clusters(NamedTuple):
     output: str
     reply: Reply
 
-    @classmethod
-    def of(cls, reply: Reply, output: str = "") -> Clusters:
-        """The result that a reply to ``kmeans`` holds."""
-        info = reply.info
-        return cls(
-            _array(reply, "labels"),
-            _array(reply, "centroids"),
-            info["inertia"],
-            info["iterations"],
-            output,
-            reply,
-        )
-
 
 class Neighbours(NamedTuple):
     """The nearest reference points of points.
@@ -288,14 +207,6 @@ class Neighbours(NamedTuple):
     labels: Any
     output: str
     reply: Reply
-
-    @classmethod
-    def of(cls, reply: Reply, output: str = "") -> Neighbours:
-        """The result that a reply to ``knn`` holds."""
-        neighbours, distances, labels = (
-            _array(reply, name) for name in ("neighbours", "distances", "labels")
-        )
-        return cls(neighbours, distances, labels, output, reply)
 
 
 class Inference(NamedTuple):
@@ -353,6 +264,10 @@ _FACTORS: Mapping[type, Tuple[str, str, Tuple[str, ...]]] = {
 }
 
 
+#: Fields of results that are facts of a reply; the others are its arrays.
+_FACTS = frozenset({"singular_at", "residual", "residuals", "limit", "passed", "inertia", "iterations"})
+
+
 # Calls
 
 _OF_ONE_ARRAY = (bool, int, float, complex, list, tuple)
@@ -369,94 +284,95 @@ class PreparedCall(Generic[R]):
 
 def lu(a: Any, options: Options) -> PreparedCall[LU]:
     """See `Accelerator`, as for all of these."""
-    return _prepare(LU.of, "lu", (a,), options, form="packed")
+    return _prepare(LU, "lu", (a,), options, form="packed")
 
 
 def separate_lu(a: Any, options: Options) -> PreparedCall[SeparateLU]:
     """L and U as matrices."""
-    return _prepare(SeparateLU.of, "lu", (a,), options, form="separate")
+    return _prepare(SeparateLU, "lu", (a,), options, form="separate")
 
 
 def qr(a: Any, options: Options) -> PreparedCall[QR]:
     """Q and R as matrices."""
-    return _prepare(QR.of, "qr", (a,), options, form="separate")
+    return _prepare(QR, "qr", (a,), options, form="separate")
 
 
 def packed_qr(a: Any, options: Options) -> PreparedCall[PackedQR]:
     """LAPACK's packed form."""
-    return _prepare(PackedQR.of, "qr", (a,), options, form="packed")
+    return _prepare(PackedQR, "qr", (a,), options, form="packed")
 
 
 def cholesky(a: Any, options: Options) -> PreparedCall[CholeskyFactor]:
     """L of A = LL'."""
-    return _prepare(CholeskyFactor.of, "cholesky", (a,), options)
+    return _prepare(CholeskyFactor, "cholesky", (a,), options)
 
 
 def svd(a: Any, options: Options) -> PreparedCall[SVD]:
     """A = USV'."""
-    return _prepare(SVD.of, "svd", (a,), options)
+    return _prepare(SVD, "svd", (a,), options)
 
 
 def eigh(a: Any, options: Options) -> PreparedCall[EigenDecomposition]:
     """A = VWV'."""
-    return _prepare(EigenDecomposition.of, "eigh", (a,), options)
+    return _prepare(EigenDecomposition, "eigh", (a,), options)
 
 
 def gemm(a: Any, b: Any, options: Options) -> PreparedCall[MatrixProduct]:
     """C = AB."""
-    return _prepare(MatrixProduct.of, "gemm", (a, b), options)
+    return _prepare(MatrixProduct, "gemm", (a, b), options)
 
 
 def lstsq(a: Any, b: Any, options: Options) -> PreparedCall[Solution]:
     """The least-squares x of Ax = b."""
-    return _prepare(Solution.of, "lstsq", (a, b), options)
+    return _prepare(Solution, "lstsq", (a, b), options)
 
 
 def inv(a: Any, options: Options) -> PreparedCall[Inverse]:
     """The inverse of A."""
-    return _prepare(Inverse.of, "inv", (a,), options)
+    return _prepare(Inverse, "inv", (a,), options)
 
 
 def slogdet(a: Any, options: Options) -> PreparedCall[Determinant]:
     """Sign and logarithm of a determinant."""
-    return _prepare(Determinant.of, "slogdet", (a,), options)
+    return _prepare(Determinant, "slogdet", (a,), options)
 
 
 def solve(a: Any, b: Any, options: Options) -> PreparedCall[Solution]:
     """x of Ax = b from A itself, or from its factors."""
     if not isinstance(a, (LU, SeparateLU, QR, PackedQR, CholeskyFactor)):
-        return _prepare(Solution.of, "linsolve", (a, b), options)
+        return _prepare(Solution, "linsolve", (a, b), options)
     factors: Factorization = a
     operation, form, inputs = _factor_inputs(factors)
     params = {"factors": operation, "form": form}
     if operation == "cholesky" and form == "packed":
         params["triangle"] = "lower"
-    return _prepare(Solution.of, "solve", (*inputs, b), {**params, **options})
+    return _prepare(Solution, "solve", (*inputs, b), {**params, **options})
 
 
 def residual(a: Any, factors: Factors, options: Options) -> PreparedCall[ResidualCheck]:
     """The ratios of LAPACK's tests."""
     operation, _, inputs = _factor_inputs(factors)
     call = Call.of("residual", a, *inputs, **options)
-    return PreparedCall(replace(call, params={**call.params, "operation": operation}), ResidualCheck.of)
+    call = replace(call, params={**call.params, "operation": operation})
+    return PreparedCall(call, functools.partial(_result_of, ResidualCheck))
 
 
 def features(images: Union[str, Reference, Sequence[bytes]], options: Options) -> PreparedCall[ImageFeatures]:
     """A row of features for each image."""
-    return _prepare(ImageFeatures.of, "features", _images(images), options)
+    return _prepare(ImageFeatures, "features", _images(images), options)
 
 
 def infer(model: Union[str, os.PathLike[str]], inputs: Any, options: Options) -> PreparedCall[Inference]:
     """The outputs of a model: of arrays by the names of its inputs or in their order, or of images."""
     options = {**options, "model": model if isinstance(model, str) else uri_of(model)}
     if options.get("image_size") is not None:
-        return _prepare(Inference.of, "infer", _images(inputs), options)
+        return _prepare(Inference, "infer", _images(inputs), options)
     if isinstance(inputs, Mapping):
         options["inputs"] = list(inputs)
         inputs = list(inputs.values())
     elif not isinstance(inputs, (list, tuple)) or not inputs or isinstance(inputs[0], _OF_ONE_ARRAY):
         inputs = [inputs]
-    return _prepare(Inference.of, "infer", inputs, options)
+    return _prepare(Inference, "infer", inputs, options)
 
 
 def step(operation: str, /, *inputs: Union[int, str], **params: Any) -> Dict[str, Any]:
@@ -478,7 +394,7 @@ def step(operation: str, /, *inputs: Union[int, str], **params: Any) -> Dict[str
 def chain(steps: Sequence[Any], inputs: Sequence[Any], options: Options) -> PreparedCall[ChainResult]:
     """Several operations in one request."""
     written = [step(each) if isinstance(each, str) else each for each in steps]
-    return _prepare(ChainResult.of, "chain", inputs, options, steps=written)
+    return _prepare(ChainResult, "chain", inputs, options, steps=written)
 
 
 def _images(images: Union[str, Reference, Sequence[bytes]]) -> Sequence[Any]:
@@ -500,20 +416,30 @@ def _images(images: Union[str, Reference, Sequence[bytes]]) -> Sequence[Any]:
 
 def kmeans(points: Any, k: int, options: Options) -> PreparedCall[Clusters]:
     """k clusters of points."""
-    return _prepare(Clusters.of, "kmeans", (points,), options, k=k)
+    return _prepare(Clusters, "kmeans", (points,), options, k=k)
 
 
 def knn(points: Any, references: Any, labels: Any, options: Options) -> PreparedCall[Neighbours]:
     """The nearest reference points of points."""
     inputs = (points, references) if labels is None else (points, references, labels)
-    return _prepare(Neighbours.of, "knn", inputs, options)
+    return _prepare(Neighbours, "knn", inputs, options)
 
 
 def _prepare(
-    result: Callable[..., R], operation: str, inputs: Sequence[Any], options: Mapping[str, Any], **params: Any
+    kind: Callable[..., R], operation: str, inputs: Sequence[Any], options: Mapping[str, Any], **params: Any
 ) -> PreparedCall[R]:
+    """A call whose result is a named tuple of that kind; its `of`, if any, makes more than `_result_of`."""
     call = Call.of(operation, *inputs, **{**params, **options})
-    return PreparedCall(call, functools.partial(result, output=call.output_uri))
+    make = getattr(kind, "of", None) or functools.partial(_result_of, kind)
+    return PreparedCall(call, functools.partial(make, output=call.output_uri))
+
+
+def _result_of(kind: Callable[..., R], reply: Reply, output: str = "") -> R:
+    """The named tuple of that kind with what a reply has by the names of its fields: facts, and arrays."""
+    given = {"output": output, "reply": reply}
+    names: Tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
+    info = {name: reply.info[name] for name in names if name in _FACTS}
+    return kind(*[given[n] if n in given else info[n] if n in info else _array(reply, n) for n in names])
 
 
 def _factor_inputs(factors: Factors) -> Tuple[str, str, List[Any]]:
