@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from jobs.demo.cluster import read_servers
+from jobs.embed.cli import put_model
 from jobs.factorize.job import FactorizeJob, factors_of, good_entries, parts_uri, run_factorize
 from jobs.factorize.manifest import key_of, parse_row
 from jobs.factorize.matrices import (
@@ -278,6 +279,25 @@ def test_images_are_clustered_in_rounds_over_several_reducers(runner, store):
     assert found.clustering.summary["rounds"] == 1
     assert len(found.outcome.job_ids) == 4, "features, start, one round, index"
     assert found.outcome.counters.get("cpu_fallback", 0) == 0
+
+
+@pytest.mark.slow
+def test_images_are_clustered_by_the_embeddings_of_a_model_in_hdfs(runner, store):
+    """Both lie in HDFS; the servers read the model once, and compute for all mappers of a streaming job."""
+    content = io.BytesIO()
+    plan = PatchPlan(n_images=120, side_px=48, n_broken=2)
+    write_files(plan, 1, lambda _: contextlib.nullcontext(content), silent)
+    uri = f"{runner.home('embed-input')}/part-0.seq"
+    store.write_atomic(uri, [content.getvalue()])
+    job = ImagesJob(model=put_model(store, runner.home("embed/model.onnx")), is_fallback_allowed=False)
+    found = run_images(runner, store, (uri,), 122, job, silent, "embed")
+    assert [reject.code for reject in found.outcome.rejects] == ["broken-image"] * 2
+    counters = found.outcome.counters
+    assert (counters["records_in"], counters["done"], counters["rejected"]) == (122, 120, 2)
+    assert counters.get("cpu_fallback", 0) == 0
+    share = purity(found.clustering.index).share
+    print(f"\n{found.outcome.wall_s:.1f} s, purity {share:.3f}, jobs {found.outcome.job_ids}")
+    assert share > 0.5
 
 
 @pytest.fixture
