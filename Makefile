@@ -35,7 +35,7 @@ ON_A_GPU = tests/unit/operations tests/unit/pipeline/workers/test_cuda.py tests/
 GPU = .venv-gpu
 
 .PHONY: help demo test test-all test-unit test-decisions test-properties test-services test-torque test-hadoop test-application \
-	test-spark test-cuda-emulated gpu-test docker-base docker-images test-docker check unit explore integration bench docs clean install install-dev
+	test-spark test-cuda-emulated gpu-test docker-base docker-images test-docker dist test-wheel check unit explore integration bench docs clean install install-dev
 
 help:
 	@echo "make demo         install what is missing, start a real 4-node Hadoop, run both jobs, write out/demo/report.html"
@@ -53,6 +53,8 @@ help:
 	@echo "make docker-base  the base of the images out of Debian's packages, where no registry is at hand (root; CA=FOLDER)"
 	@echo "make docker-images the images of docker/, from BASE (debian:bookworm-slim)"
 	@echo "make test-docker  builds these images and runs what needs a Docker engine: they, and the cluster, jobs and faults in containers"
+	@echo "make dist         the wheel and the source archive into dist/, built twice and compared"
+	@echo "make test-wheel   installs that wheel for each Python and extra in a fresh environment and uses it (4 GB, an hour)"
 	@echo "make test-all     the same with all examples and the tests that take long (up to an hour)"
 	@echo "make check        style, types, import contracts, old-Python check"
 	@echo "make unit         tests that need no Hadoop (seconds)"
@@ -162,6 +164,12 @@ docker-images:
 test-docker: install-dev docker-images
 	@$(PY) -m pytest $(SLOWEST) --require docker --require hadoop --cluster-mode docker \
 		-m "docker or hadoop and not loopback" $(ON_DOCKER)
+
+dist: install-dev
+	@$(PY) -m tests.release.dist
+
+test-wheel: dist
+	@$(PY) -m tests.release.wheel dist/*-$(VERSION)-*.whl
 
 bench:
 	@./bootstrap.sh yarn,bench,peers

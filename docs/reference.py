@@ -120,7 +120,7 @@ def metrics_page() -> str:
         "Made from the code. Each program answers at `/metrics` in Prometheus' format.",
         "",
     ]
-    for heading, families in _metrics().items():
+    for heading, families in metric_families().items():
         lines += [f"## {heading}", "", "| name | kind | meaning |", "|---|---|---|"]
         for family in families:
             name = family.name + ("_total" if family.type == "counter" else "")
@@ -129,7 +129,8 @@ def metrics_page() -> str:
     return "\n".join(lines)
 
 
-def _metrics() -> dict[str, Iterable[Any]]:
+def metric_families() -> dict[str, Iterable[Any]]:
+    """The metrics of each program, without values."""
     from torque_sched.adapters import metrics as scheduler
     from torque_sched.grid.site import reporting
     from yarn_accel.master import metrics as master
@@ -151,14 +152,10 @@ def _metrics() -> dict[str, Iterable[Any]]:
     }
 
 
-def pages() -> dict[str, Callable[[], str]]:
-    """The pages that are made from the code: name -> what makes it."""
-    from benchmarks.tables import gpu_goals_page
-    from torque_sched import cli as torque_cli
+def settings_models() -> dict[str, dict[str, tuple[str, type[BaseModel]]]]:
+    """The settings of each distribution's package: heading -> where these keys stand, and their model."""
     from torque_sched.daemon.config import Config
-    from torque_sched.daemon.startup import AT_ONCE
     from torque_sched.grid.site.config import SiteConfig
-    from yarn_accel import cli as yarn_cli
     from yarn_accel.launch.config import LaunchConfig
     from yarn_accel.master.config import MasterConfig
     from yarn_accel.master.tasks.settings import TaskSettings
@@ -179,6 +176,18 @@ def pages() -> dict[str, Callable[[], str]]:
         "torque_sched.yaml": ("In `sched_priv` of the PBS home.", Config),
         "site.yaml": ("In `sched_priv`, of `torque-sched site`.", SiteConfig),
     }
+    return {"yarn-accel": yarn, "torque-sched": torque}
+
+
+def pages() -> dict[str, Callable[[], str]]:
+    """The pages that are made from the code: name -> what makes it."""
+    from benchmarks.tables import gpu_goals_page
+    from torque_sched import cli as torque_cli
+    from torque_sched.daemon.config import Config
+    from torque_sched.daemon.startup import AT_ONCE
+    from yarn_accel import cli as yarn_cli
+
+    yarn, torque = settings_models().values()
     intro = (
         "Made from the code. `check-config` prints the values in force, and refuses a key that is not here."
     )

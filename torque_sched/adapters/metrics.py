@@ -158,13 +158,7 @@ def _collector(figures: Figures) -> Any:
     class Collected(Collector):
         def collect(self) -> Any:
             yield from _cycles(figures)
-            yield from _guaranteed(
-                figures, "torque_sched_guaranteed_start", "torque_sched_guaranteed_starts", "which"
-            )
-            yield from _guaranteed(
-                figures, "torque_sched_promise", "torque_sched_promises", "promise",
-                "Old name of torque_sched_guaranteed_start*: ",
-            )  # fmt: skip
+            yield from _guaranteed(figures)
             yield from _predictions(figures)
 
     return Collected()
@@ -204,13 +198,17 @@ def _cycles(figures: Figures) -> Any:
     yield CounterMetricFamily("torque_sched_decide_seconds", "Time spent deciding", figures.decide_sum_s)
 
 
-def _guaranteed(figures: Figures, prefix: str, gauge: str, label: str, note: str = "") -> Any:
+def _guaranteed(figures: Figures) -> Any:
     """Guaranteed starts: how many, how they changed, and how far actual starts were from them."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-    yield GaugeMetricFamily(gauge, f"{note}Waiting jobs with a guaranteed start", figures.n_promises)
+    yield GaugeMetricFamily(
+        "torque_sched_guaranteed_starts", "Waiting jobs with a guaranteed start", figures.n_promises
+    )
     changes = CounterMetricFamily(
-        f"{prefix}_changes", f"{note}Guaranteed starts made, improved, broken, by kind", labels=["kind"]
+        "torque_sched_guaranteed_start_changes",
+        "Guaranteed starts made, improved, broken, by kind",
+        labels=["kind"],
     )
     for kind, number in figures.promise_changes.items():
         changes.add_metric([kind], number)
@@ -219,7 +217,9 @@ def _guaranteed(figures: Figures, prefix: str, gauge: str, label: str, note: str
         ("late", "Actual start after the guaranteed one", figures.late_s),
         ("early", "Actual start before the guaranteed one", figures.early_s),
     ):
-        family = HistogramMetricFamily(f"{prefix}_{name}_seconds", note + words, labels=[label])
+        family = HistogramMetricFamily(
+            f"torque_sched_guaranteed_start_{name}_seconds", words, labels=["which"]
+        )
         for which, each in spans.items():
             family.add_metric([which], buckets=each.buckets(), sum_value=each.sum_s)
         yield family
