@@ -208,7 +208,7 @@ def said(
     return done.returncode, done.stderr
 
 
-IMAGE = ("0", "image", "yarn-accel/node:0.1.0")
+IMAGE = ("0", "image", "yarn-accel/node:1.0.0")
 COMPOSE_WANTED = ("0", "compose")
 NO_PLUGIN = {"BUILDX_STATUS": "1"}
 ACCEPTED: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
