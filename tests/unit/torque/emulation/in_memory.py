@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torque_sched.emulation.call import Answer, Call, Verb
 from torque_sched.emulation.install import first_world, read_nodes
-from torque_sched.emulation.lifecycle import advance
+from torque_sched.emulation.lifecycle import fire
 from torque_sched.emulation.mom import report
 from torque_sched.emulation.server import verbs_of
 from torque_sched.emulation.world import Settings, World
@@ -69,7 +69,7 @@ class Bench:
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
-        advance(self.world, self.world.now_s + seconds)
+        self.world.advance(self.world.now_s + seconds, fire)
 
     def state(self, job: str) -> str:
         """The letter."""

@@ -21,7 +21,7 @@ from torque_sched.emulation.batch_port import BatchPort
 from torque_sched.emulation.batch_requests import Answered, Requests
 from torque_sched.emulation.call import Call
 from torque_sched.emulation.faults import Faults
-from torque_sched.emulation.lifecycle import advance
+from torque_sched.emulation.lifecycle import fire
 from torque_sched.emulation.model import Refused
 from torque_sched.emulation.run import run_job
 from torque_sched.emulation.trqauthd import _as_it_counts
@@ -44,7 +44,7 @@ def recorded_bench(version: str = "6.1.3", **settings: object) -> Bench:
     world.server["operators"] = f"root@head,{OPERATOR}@head"
     world.queues["batch"].mtime_s = QUEUE_MADE_S
     world.queues["batch"].assigned = ["mem", "nodect"]  # jobs had run before
-    advance(world, SUBMITTED_S)
+    world.advance(SUBMITTED_S, fire)
     plain = ("-o", "/dev/null", "-e", "/dev/null")
     for words in (
         ("-l", "nodes=2:ppn=1,mem=100mb", "-N", "alpha"),
