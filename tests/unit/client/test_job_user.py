@@ -17,7 +17,16 @@ from yarn_accel.client.client import Client
 from yarn_accel.client.job_user import JobUser, hdfs_tokens
 from yarn_accel.client.token_file import read_tokens
 from yarn_accel.errors import AuthenticationError, ConfigError, StartupError, UnavailableError
-from yarn_accel.wire import USER_TOKENS, Failed, HdfsToken, Ping, Pong, UserAccepted, UserTokens
+from yarn_accel.wire import (
+    MAX_HDFS_TOKENS,
+    USER_TOKENS,
+    Failed,
+    HdfsToken,
+    Ping,
+    Pong,
+    UserAccepted,
+    UserTokens,
+)
 from yarn_accel.wire.connection import PREFIX_BYTES
 from yarn_accel.wire.credential import issue
 
@@ -192,8 +201,8 @@ def test_the_tokens_of_hdfs_are_read_once_each(form):
 
 
 def test_of_many_tokens_as_many_are_taken_as_a_server_takes():
-    many = {str(n): Token(b"%d" % n, b"pw", HDFS, f"10.0.0.{n}:8020") for n in range(9)}
-    assert len(hdfs_tokens(read_tokens(write_token_file(TokenFile(many))))) == 4
+    many = {str(n): Token(b"%d" % n, b"pw", HDFS, f"10.0.0.{n}:8020") for n in range(MAX_HDFS_TOKENS + 5)}
+    assert len(hdfs_tokens(read_tokens(write_token_file(TokenFile(many))))) == MAX_HDFS_TOKENS
 
 
 def test_a_task_says_by_what_its_servers_are_known(tmp_path):
