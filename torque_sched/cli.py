@@ -32,7 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "showstart": "Say when JOB will start, whether that is guaranteed, and why.",
     "simulate": "Simulate the log of a machine, or a site's last month, under a policy, and show figures.",
     "simulate-grid": "Simulate the grid paper's four ways to run a job, with exact run times.",
-    "site": "Link this Torque with those of other sites: jobs run there, or as blocks at several at once.",
+    "site": "Link this Torque or OpenPBS with other sites: jobs run there, or as blocks at several at once.",
     "status": "Show the scheduler's last cycle, the cluster, and why jobs wait.",
     "top": "Show the busiest nodes, the queue and the daemon until Ctrl-C.",
     "whatif": "Say what would become of a job; nothing is submitted.",
