@@ -22,6 +22,7 @@ INSTALLED_AS = {
     "PIL": "pillow",
     "cupy": "cupy-cuda12x",
     "cv2": "opencv-python-headless",
+    "dateutil": "python-dateutil",
     "grpc": "grpcio",
     "pynvml": "nvidia-ml-py",
     "skimage": "scikit-image",
