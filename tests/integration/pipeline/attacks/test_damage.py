@@ -36,7 +36,7 @@ def test_thousands_of_damaged_frames(server, alice, unharmed, carrier):
     assert sum(tally.n_frames for tally in tallies) >= N_FRAMES // 2
     assert sum(tally.ended for tally in tallies) > n_each
     assert sum(tally.answered for tally in tallies) > n_each // 5
-    assert carrier == "tcp" or sum(tally.echoes_right for tally in tallies) > n_each // 40
+    assert carrier == "tcp" or sum(tally.echoes_right for tally in tallies) > n_each // 200
     settled(server, alice)
     after = footprint(server.process.pid)
     print(
