@@ -20,7 +20,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import RESULTS, ROOT
+from benchmarks import RESULTS
 from benchmarks.papers.report.claims import PAPERS
 from benchmarks.papers.report.running import (
     Experiment,
@@ -32,7 +32,7 @@ from benchmarks.papers.report.running import (
     locked,
     names,
     plan_of,
-    read_result,
+    recorded_results,
 )
 from benchmarks.registry import RECORDINGS
 from yarn_accel.extras import errors_as_lines
@@ -129,9 +129,7 @@ def record_stale(minutes: float, logs: tuple[Path, ...], dry_run: bool, out: Pat
     try:
         with errors_as_lines("benchmarks"):
             check_logs(logs)
-            found = {stem: read_result(ROOT, RESULTS / f"{stem}.json", is_taken=True) for stem in RECORDINGS}
-            recorded = {stem: each for stem, each in found.items() if each is not None}
-            plan = recording_plan(recorded, logs, minutes)
+            plan = recording_plan(recorded_results(RESULTS, RECORDINGS), logs, minutes)
             console.print(_shown(plan))
             if not dry_run:
                 _record(plan, out.resolve(), minutes, console)

@@ -26,6 +26,7 @@ from typing import Any
 
 import click
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,21 +44,22 @@ def github_anchor(title: str, _: str = "-") -> str:
 def commands_page(root: click.Command, name: str) -> str:
     """Every command of a program with its help."""
     lines = [f"# {name}", "", f"Made from the program: what `{name} COMMAND --help` prints.", ""]
-    for path, command, context in _commands(root, (name,), None):
+    for path, command, context in commands_of(root, (name,), None):
         lines += [f"## {' '.join(path)}", "", "```text", command.get_help(context).rstrip(), "```", ""]
     return "\n".join(lines)
 
 
-def _commands(
+def commands_of(
     command: click.Command, path: tuple[str, ...], parent: click.Context | None
 ) -> Iterator[tuple[tuple[str, ...], click.Command, click.Context]]:
+    """A command and all below it, each with its path and the context of its help."""
     context = click.Context(command, parent=parent, info_name=path[-1], max_content_width=100)
     yield path, command, context
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
             assert inner is not None, name
-            yield from _commands(inner, (*path, name), context)
+            yield from commands_of(inner, (*path, name), context)
 
 
 def settings_page(title: str, intro: str, parts: Mapping[str, tuple[str, type[BaseModel]]]) -> str:
@@ -69,7 +71,9 @@ def settings_page(title: str, intro: str, parts: Mapping[str, tuple[str, type[Ba
     lines = [f"# {title}", "", intro, ""]
     for heading, (place, model) in parts.items():
         lines += [f"## {heading}", "", place, "", "| key | default | meaning |", "|---|---|---|"]
-        lines += _rows(model, "")
+        for key, field in fields_of(model):
+            default = _default(field.get_default(call_default_factory=True))
+            lines.append(f"| `{key}` | {default} | {_cell(field.description or '')} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -87,14 +91,14 @@ def _reload_section(at_once: Iterable[str], model: type[BaseModel]) -> str:
     )
 
 
-def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
+def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every key of a settings model, ``section.key`` for one in a section, with its field."""
     for name, field in model.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from _rows(inner, f"{prefix}{name}.")
+            yield from fields_of(inner, f"{prefix}{name}.")
         else:
-            default = _default(field.get_default(call_default_factory=True))
-            yield f"| `{prefix}{name}` | {default} | {_cell(field.description or '')} |"
+            yield prefix + name, field
 
 
 def _default(value: Any) -> str:

@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import BaseModel
 
 import yarn_accel.client
-from docs.reference import metric_families, settings_models
+from docs.reference import commands_of, fields_of, metric_families, settings_models
 from tests.fixtures.torque_worlds import World as TorqueWorld
 from tests.fixtures.torque_worlds import lived
 from tests.unit.core.tasks.service.policies import RestlessPolicy
@@ -57,11 +56,11 @@ def public() -> dict[str, Any]:
         },
         "client": {name: dict(_members(name)) for name in sorted(yarn_accel.client.__all__)},
         "commands": {
-            program: dict(_options(root, ()))
+            program: dict(_options(root))
             for program, root in (("yarn-accel", yarn_cli.root), ("torque-sched", torque_cli.main))
         },
         "settings": {
-            f"{page}: {heading}": sorted(_keys(model, ""))
+            f"{page}: {heading}": sorted(key for key, _ in fields_of(model))
             for page, parts in settings_models().items()
             for heading, (_, model) in parts.items()
         },
@@ -99,31 +98,15 @@ def _parameters(function: Any) -> list[str]:
     ]
 
 
-def _options(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
+def _options(root: click.Command) -> Iterator[tuple[str, list[str]]]:
     """Of every command its options, and its arguments in capitals; "!" is before what must be given."""
-    yield (
-        " ".join(path),
-        sorted(
+    for path, command, _ in commands_of(root, ("",), None):
+        found = (
             ("!" if each.required else "") + (opt if isinstance(each, click.Option) else opt.upper())
             for each in command.params
             for opt in (*each.opts, *each.secondary_opts)
-        ),
-    )
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            inner = command.get_command(context, name)
-            assert inner is not None, name
-            yield from _options(inner, (*path, name))
-
-
-def _keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from _keys(inner, f"{prefix}{name}.")
-        else:
-            yield prefix + name
+        )
+        yield " ".join(path[1:]), sorted(found)
 
 
 def said_by(message: Any) -> dict[str, str]:

@@ -39,6 +39,7 @@ from benchmarks.papers.report.running import (
     names,
     plan_of,
     read_result,
+    recorded_results,
     time_text,
 )
 from benchmarks.registry import draw_result
@@ -93,11 +94,6 @@ def check_mode(mode: str) -> None:
             f"--mode {mode}: a cluster of this version cannot be started so",
             cure=f"give one of {', '.join(known)}, or none",
         )
-
-
-def _recorded(stems: Sequence[str]) -> dict[str, Result]:
-    found = {stem: read_result(ROOT, RESULTS / f"{stem}.json", is_taken=True) for stem in stems}
-    return {stem: each for stem, each in found.items() if each is not None}
 
 
 def _results(
@@ -224,7 +220,7 @@ def _made(options: _Options) -> tuple[Path, list[JudgedClaim]]:
     check_mode(options.mode)
     check_logs(options.logs)
     stems = names(options.keys)
-    recorded = _recorded(stems)
+    recorded = recorded_results(RESULTS, stems)
     plan = plan_of(stems, recorded, options.logs, is_quick=options.quick, is_fresh=options.fresh)
     if options.no_run:
         plan = Plan((), {each.stem: "not run: --no-run" for each in plan.todo} | dict(plan.lacks))

@@ -106,6 +106,16 @@ def read_result(root: Path, path: Path, *, is_taken: bool) -> Result | None:
     return Result(json.loads(path.read_text(encoding="utf-8")), verdict.why, is_taken)
 
 
+def recorded_results(folder: Path, stems: Iterable[str]) -> dict[str, Result]:
+    """The recorded results in a folder that are there, of those named.
+
+    Raises:
+        ConfigError: one is no result of a benchmark.
+    """
+    found = {stem: read_result(ROOT, folder / f"{stem}.json", is_taken=True) for stem in stems}
+    return {stem: each for stem, each in found.items() if each is not None}
+
+
 def _is_done(path: Path, *, is_quick: bool, mode: str, benchmark: str) -> bool:
     """Whether this report, before it was killed, or one like it has measured it with this version."""
     try:
