@@ -8,7 +8,6 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from tests.fixtures.command_server import run_command
 from tests.fixtures.waiting import until
 from torque_sched.emulation import EmulatedOpenPbs
 
-from .conftest import Daemon, free_port
+from .conftest import Daemon, free_port, run, starts
 
 HISTORY = {"job_history_enable": "True"}
 
@@ -32,23 +31,7 @@ def _pbs(tmp_path: Path) -> Iterator[EmulatedOpenPbs]:
 def _daemon(pbs: EmulatedOpenPbs) -> Iterator[Daemon]:
     made = Daemon(pbs, free_port(), timer_s=0.5)
     yield made
-    if made.process is not None:
-        made.kill()
-    assert not re.search("fault of ours|Traceback", made.errors()), made.errors()
-
-
-def run(pbs: EmulatedOpenPbs, *words: str) -> Any:
-    return run_command("torque_sched", (words[0], "-d", str(pbs.home), *words[1:]), env=pbs.env)
-
-
-def starts(pbs: EmulatedOpenPbs) -> dict[str, int]:
-    """How often each job was started, by the server's own accounting."""
-    counts: dict[str, int] = {}
-    for line in pbs.accounting():
-        kind, job = line.split(";")[1:3]
-        if kind == "S":
-            counts[job] = counts.get(job, 0) + 1
-    return counts
+    made.end()
 
 
 def states(pbs: EmulatedOpenPbs) -> dict[str, str]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from tests.fixtures.command_server import run_command
 from tests.fixtures.waiting import until
 from torque_sched.emulation import EmulatedOpenPbs, EmulatedTorque
 
-from .conftest import Daemon, free_port
+from .conftest import Daemon, free_port, run
 
 QUEUES = {
     "workq": {},
@@ -35,13 +33,7 @@ def _pbs(tmp_path: Path) -> Iterator[EmulatedOpenPbs]:
 def _daemon(pbs: EmulatedOpenPbs) -> Iterator[Daemon]:
     made = Daemon(cast("EmulatedTorque", pbs), free_port(), timer_s=0.5, backfill="conservative")
     yield made
-    if made.process is not None:
-        made.kill()
-    assert not re.search("fault of ours|Traceback", made.errors()), made.errors()
-
-
-def run(pbs: EmulatedOpenPbs, *words: str) -> Any:
-    return run_command("torque_sched", (words[0], "-d", str(pbs.home), *words[1:]), env=pbs.env)
+    made.end()
 
 
 def submit(pbs: EmulatedOpenPbs, select: str, *words: str, hours: int = 1, **more: Any) -> str:
